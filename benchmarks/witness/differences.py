@@ -72,7 +72,7 @@ def kind_of(path: tuple[str, ...], a: Any, b: Any, tolerance: float, exactly: fl
         return "exit codes"
     if path[-1] in ("failed", "error") or "activations" in path[1:] or "points" in path[1:]:
         return "bits"
-    if path[-1] == "bits" and not is_number(b):  # the bits of a code length are a number
+    if path[-1] == "bits" and not (is_number(a) and is_number(b)):  # the bits of a code length are a number
         return "bits"
     if is_number(a) and is_number(b):
         allowed = tolerance if FITTED.search("/".join(path)) else exactly

@@ -180,7 +180,7 @@ class Probe(BaseEstimator):
             StorageError: the files could not be written.
         """
         check_is_fitted(self)
-        return write_probe(self, path)
+        return write_probe(self, path)[0]
 
     def _check_arrays(self) -> None:
         """Set `n_features_in_` after loading; raises a ValueError if the shapes of the arrays do not agree."""

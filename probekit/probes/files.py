@@ -36,12 +36,12 @@ class _ProbeFile(TypedDict):
     label_names: NotRequired[list[str]]
 
 
-def write_probe(probe: Any, path: str | Path) -> Path:
-    """Write the fitted probe as `path`.safetensors and `path`.json; returns the latter."""
+def write_probe(probe: Any, path: str | Path) -> tuple[Path, bytes]:
+    """Write the fitted probe as `path`.safetensors and `path`.json; returns the latter and what is in it."""
     stem, (text, weights) = _stem(path), probe_bytes(probe)
     write_as(Path(f"{stem}.safetensors"), weights)
     write_as(Path(f"{stem}.json"), text)
-    return Path(f"{stem}.json")
+    return Path(f"{stem}.json"), text
 
 
 def probe_bytes(probe: Any) -> tuple[bytes, bytes]:

@@ -11,7 +11,7 @@ from probekit.files.remote.path import as_path, local_path
 from probekit.manifest import results_home
 from probekit.options.check import check_any_path
 from probekit.points import Place, is_point_name
-from probekit.probes.files import probe_bytes
+from probekit.probes.files import write_probe
 from probekit.results.files import check_probe_hash, probe_hash, reading
 from probekit.results.names import curve_of_name
 from probekit.text import listed
@@ -60,8 +60,7 @@ def save_probe(probe: Any, path: Path) -> str:
     Raises:
         StorageError: the disk refused.
     """
-    probe.save(path)
-    return probe_hash(probe_bytes(probe)[0])
+    return probe_hash(write_probe(probe, path)[1])
 
 
 def results_folder(name: str | Path) -> Path:

@@ -70,7 +70,9 @@ def shared_setting(data: ComparisonData) -> str:
 def _rows(data: ComparisonData) -> list[list[str]]:
     """Header and rows."""
     first = _text_columns(data)
-    header = [*first, "   best layer", "C", "depth", f"test {metric_name(data.headline)}", "95% interval"]
+    nested = any(run.estimate is not None and run.best is None for run in data.runs)
+    score = metric_name(data.headline) if nested else f"test {metric_name(data.headline)}"
+    header = [*first, "   best layer", "C", "depth", score, "95% interval"]
     header += [f"minus {'previous' if data.meta['pairs'] == 'previous' else 'first'}", "95% interval", "p", "rows"]
     return without_empty_columns([header, *(_row(data, number, first) for number in range(len(data.runs)))])
 
@@ -191,7 +193,7 @@ def _quote_note(data: ComparisonData) -> str:
     if not quoted:
         return " ".join(notes)
     noun = f"run without {GIVEN}" if any(run.given for run in data.runs) else "run"
-    chosen = "its layer was selected on its own validation rows, and test selected nothing"
+    chosen = "its layer was selected on its own validation rows where there was a choice, and test selected nothing"
     nested = [run.best is None for run in quoted]
     sentence = quote_of_each(noun, [data.headline], nested, chosen, inside_folds())
     return " ".join([quote_line(sentence), *notes])

@@ -50,10 +50,10 @@ def sweep_notes(data: SweepData) -> list[str]:
     ahead = sum(row.lead_low is not None and row.lead_low > 0 for row in rows)
     known = sum(row.lead_low is not None for row in rows)
     corrected = "95% intervals, not corrected for the number of curves"
-    quoted = [row for row in rows if row.value is not None]
-    notes = [quote_line(quote_of_rows(quoted))] if quoted else []
+    quick = bool((data.meta.get("settings") or {}).get("quick"))
+    notes = [] if quick or all(row.value is None for row in rows) else [quote_line(quote_of_rows(rows))]
     notes += [f"{ahead} of {counted(known, 'curve')} lead over the best baseline ({corrected})."] if known else []
-    notes += [QUICK] if (data.meta.get("settings") or {}).get("quick") and rows else []
+    notes += [QUICK] if quick and rows else []
     expected = len(data.meta["tasks"]) * len(data.meta["models"])
     notes += [f"Not finished: {len(data.runs)} of {expected} runs ended."] if len(data.runs) < expected else []
     warned = [run for run in data.runs if run.warnings and not run.error]
@@ -66,9 +66,11 @@ def sweep_notes(data: SweepData) -> list[str]:
 
 
 def quote_of_rows(rows: Sequence[SweepRow]) -> str:
-    """The scores to quote of the rows that have one."""
-    metrics, nested = [row.metric for row in rows], [not row.place for row in rows]
-    return quote_of_each("curve", metrics, nested, f"its place was {ON_VALIDATION}", inside_folds())
+    """The scores to quote, of the rows that have one."""
+    quoted = [row for row in rows if row.value is not None]
+    noun = "curve" if len(quoted) == len(rows) else "curve that has a score"
+    metrics, nested = [row.metric for row in quoted], [not row.place for row in quoted]
+    return quote_of_each(noun, metrics, nested, f"its place was {ON_VALIDATION}", inside_folds())
 
 
 def failure_text(run: SweepRun, with_model: bool) -> str:

@@ -277,7 +277,7 @@ def test_what_an_audit_finds_is_said_once_for_all_curves_or_with_the_names_of_th
 @pytest.mark.parametrize("folds", [None, 3])
 def test_one_line_says_which_scores_to_quote_of_several_curves(acts, folds):
     curves = train_probes(acts, points=["embed", "resid_pre"], labels=["kind"], folds=folds, C=[0.1, 1], **QUICK)
-    of, how = ("test", "its place was selected on validation, and test selected nothing")
+    of, how = ("test", "its place was selected on validation where there was a choice, and test selected nothing")
     if folds is not None:
         of, how = "nested cross-validation", "layer and C are selected inside each fold"
     (line,) = [line for line in curves.summary().splitlines() if line.startswith("Quote: ")]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -14,7 +15,9 @@ from probekit.activations.activations import ActivationSet
 from probekit.errors import DataError
 from probekit.evaluation import transfer
 from probekit.evaluation.curve import places_at_once
+from probekit.points import Place
 from probekit.probes import LogisticProbe, MLPProbe
+from probekit.probes.logistic.binary import Kernel
 from probekit.tasks.base import Task
 from probekit.verbs.train_probes import train_probes
 
@@ -38,6 +41,24 @@ def saved(results: Any, folder: Path) -> dict[str, Any]:
 
 def without_threads(record: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in record.items() if key not in ("threads", "sha256")}
+
+
+def test_label_sets_and_controls_on_the_same_rows_share_one_kernel_matrix(world, monkeypatch):
+    made, make = [], Kernel.__init__
+
+    def counted(self: Kernel, n: int, *a: Any, **k: Any) -> None:
+        made.append(n)
+        make(self, n, *a, **k)
+
+    monkeypatch.setattr(Kernel, "__init__", counted)
+    wide = torch.randn(120, 200, generator=torch.Generator().manual_seed(0))
+    acts = world(n=120, extra={Place("mlp_out", 0): wide, Place("mlp_out", 1): wide.square()})
+    how: dict[str, Any] = {"point": "mlp_out", "baselines": False, "controls": 2, "C": [0.01, 1.0], "codelength": False}
+    together = train_probes(acts, labels="all", **how)
+    assert len(made) == 2  # one a layer
+    for (label, _), curve in together.items():
+        alone = train_probes(acts, label=label, **how)
+        pd.testing.assert_frame_equal(curve.to_frame(), alone.to_frame())
 
 
 HOW: list[dict[str, Any]] = [

@@ -111,13 +111,14 @@ def fit_layers(X: Features | ByMask, wanted: Sequence[WantedFits]) -> list[Layer
         return [fit_more(LayerFits(X, X.final, each.probe, each.grid, {}), each.keys) for each in wanted]
     found: dict[int, LayerFits] = {}
     rows_of: dict[bytes, Features] = {}
+    kept_of: dict[Any, dict[Any, Any]] = {}  # all label sets of the same rows share what their solver keeps
     for numbers in _solved_together(wanted):
         first, fitted = wanted[numbers[0]], wanted[numbers[0]].grid.protocol.fitted
         rows = rows_of.get(fitted.tobytes())
         if rows is None:
             rows = rows_of[fitted.tobytes()] = take_rows(X, fitted)
         sets = [problems_at(wanted[number].grid, wanted[number].keys) for number in numbers]
-        kept: dict[Any, Any] = {}
+        kept = kept_of.setdefault((type(first.probe), repr(first.probe), fitted.tobytes()), {})
         problems = replace(sets[0] if len(sets) == 1 else concatenated(sets), kept=kept)
         probes = iter(first.probe.fit_many(rows, problems))
         for number in numbers:

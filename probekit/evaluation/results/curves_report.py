@@ -61,13 +61,17 @@ def curves_notes(curves: Sequence[ProbeData]) -> list[str]:
     named = list(zip(names, curves, strict=True))
     late = [f"{name} at {layer.place}" for name, curve in named for layer in curve.layers if not layer.converged]
     notes += [f"Not converged: {listed(late)}; a smaller C helps."] if late else []
-    return notes + told_once("Audit", [(curve.meta.get("audit") or {}).get("findings", []) for curve in curves], curves)
+    findings = [(curve.meta.get("audit") or {}).get("findings", []) for curve in curves]
+    return notes + told_once("Audit", findings, curves, most=3)
 
 
-def told_once(what: str, said: Sequence[Sequence[str]], curves: Sequence[HasMeta]) -> list[str]:
+def told_once(
+    what: str, said: Sequence[Sequence[str]], curves: Sequence[HasMeta], most: int | None = None
+) -> list[str]:
     """A line for the phrases that are said of all curves, then one for each set of curves of which others are said.
 
-    Curves are named by their keys; all those of a label set by its name alone.
+    At most `most` phrases of a line are shown. Curves are named by their keys; all those of a label set by its name
+    alone.
     """
     phrases: dict[tuple[int, ...], list[str]] = {}
     for phrase in dict.fromkeys(one for own in said for one in own):
@@ -80,7 +84,7 @@ def told_once(what: str, said: Sequence[Sequence[str]], curves: Sequence[HasMeta
         whole = {i: label for label, numbers in labels.items() if numbers <= {*of} for i in numbers}
         names = dict.fromkeys(whole.get(i) or ", ".join(keys[i]) for i in of)
         who = "" if len(of) == len(curves) else f" of {listed(names, between='; ')}"
-        notes.append(f"{what}{who}: {listed(own, most=3, between='; ')}.")
+        notes.append(f"{what}{who}: {listed(own, len(own) if most is None else most, between='; ')}.")
     return notes
 
 

@@ -8,7 +8,7 @@ from probekit import registries
 from probekit.evaluation.by_head.results import HeadResults
 from probekit.evaluation.by_position.data import noun_of
 from probekit.evaluation.by_position.files import position_rows
-from probekit.evaluation.by_position.report import positions_notes, positions_verdict
+from probekit.evaluation.by_position.report import nothing_selected, positions_notes, positions_verdict
 from probekit.evaluation.by_position.results import PositionResults
 from probekit.evaluation.results.coordinates import coordinates
 from probekit.evaluation.results.curves_report import within_notes
@@ -59,9 +59,9 @@ class ProbeGrids(SeveralResults[Grid]):
         """A table with one line for each grid, and their notes; `grids[label, point].summary()` has the tables."""
         rows, grids = grid_rows(list(self.values())), self.values()
         each = [_notes(grid) for grid in grids]
-        shared = [note for note in each[0] if all(note in own for own in each)]
+        shared = [note for note in each[0] if all(note in own for own in each) and not note.startswith(QUOTE)]
         notes = [
-            f"{_name(grid)}: {note}"
+            f"{_name(grid)}: {note.removeprefix(QUOTE)}"
             for grid, own in zip(grids, each, strict=True)
             for note in own
             if note not in shared
@@ -106,9 +106,11 @@ class ProbeGrids(SeveralResults[Grid]):
 
 def quote_of_grids(grids: Sequence[Grid]) -> list[str]:
     """The line that says what to quote of several grids, which have a line each; none of a shift."""
-    quoted = [grid for grid in grids if not isinstance(grid, TransferData) and grid.quoted is not None]
+    selecting = [grid for grid in grids if not isinstance(grid, TransferData)]
+    quoted = [grid for grid in selecting if grid.quoted is not None]
     if not quoted:
-        return []
+        line = quote_line(f"nothing, as {nothing_selected(selecting[0])}") if selecting else ""
+        return [f"{line} Lowest and highest are over all layers, on test."] if selecting else []
     noun, metrics = noun_of(quoted[0]), [grid.headline for grid in quoted]
     nested = [grid.procedure is not None for grid in quoted]
     chosen = f"its {noun} and layer were {ON_VALIDATION}"
@@ -172,4 +174,5 @@ def _notes(grid: Grid) -> list[str]:
     """The verdict of a grid, if it is a poor one, and its notes."""
     if isinstance(grid, TransferData):
         return transfer_notes(grid)
-    return [*positions_verdict(grid), *(note.removeprefix(QUOTE) for note in positions_notes(grid))]
+    notes = [note for note in positions_notes(grid) if grid.quoted is not None or not note.startswith(QUOTE)]
+    return [*positions_verdict(grid), *notes]

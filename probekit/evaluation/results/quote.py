@@ -8,7 +8,7 @@ from probekit.evaluation.results.wording import interval_text, metric_name, sele
 
 QUOTE = "Quote: "
 NOTHING_SELECTED = "one layer, one setting: nothing was selected"
-ON_VALIDATION = "selected on validation, and test selected nothing"
+ON_VALIDATION = "selected on validation where there was a choice, and test selected nothing"
 
 
 class _Quoting(Protocol):

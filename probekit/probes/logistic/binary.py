@@ -50,9 +50,10 @@ POOR = 0.2  # share of a Newton step that shows the factor to be poor
 ENOUGH = 0.3  # share of the slope that a full step must decrease the objective by
 FIRST_RUNG = 400.0  # C times the mean squared length of the rows, up to which a fit from 0 is direct
 APART = 10.0  # between rungs
+RUNG = 0.1  # relative gap at which a rung is left
 OFF = 1e-8  # share of its diagonal that K in float32 is off by (measured at 3,200 x 4,096)
 MARGIN = 20.0  # the gaps that this left were 2 to 20 times the estimate (measured)
-RUNG = 0.1  # relative gap at which a rung is left
+ALIKE = 4.0  # times the curvatures of other labels at the weights 0, up to which these share their factor
 
 NARROW = torch.float32
 NEGLIGIBLE = 0.05  # rows whose curvatures sum to this much are left out: the Hessian is at least 1 everywhere
@@ -155,8 +156,11 @@ class Primal:
         g = u + self._sum(pull, exact)
         return g, g
 
-    def begin(self, h: Tensor, C: float) -> None:
-        """Factor the Hessian at w = 0, where h is a multiple of the rows' weights: one product for all labels."""
+    def begin(self, h: Tensor, C: float) -> bool:
+        """Factor the Hessian at w = 0, where h is a multiple of the rows' weights: one product for all labels.
+
+        Returns True: the factor is new.
+        """
         total = float(h.sum())
         if self._flat is None:
             W = h / total
@@ -164,6 +168,7 @@ class Primal:
         self._low, self._A = None, (self._flat * (C * total), C)
         if not self.refactor(C):
             self.factor(h, C, precise=True)
+        return True
 
     def factor(self, h: Tensor, C: float, precise: bool) -> None:
         """Factor the Hessian at curvatures h."""
@@ -256,7 +261,8 @@ class Kernel:
         for Z in columns():
             self._K += gram(Z.T.to(self._K.dtype))
         self._now: RowFactor | None = None
-        self._first: tuple[float, RowFactor] | None = None  # of the weights 0, and its C
+        self._first: tuple[float, float, RowFactor] | None = None  # of the weights 0, after its C and the sum of h
+        self._known: Tensor | None = None  # the multipliers whose scores were computed from the rows
         self._size = self._K.diagonal().double()
         self.size = float(self._size.mean())
 
@@ -269,7 +275,7 @@ class Kernel:
         return torch.cat([u @ Z for Z in self._columns()], dim=1)
 
     def scores(self, u: Tensor, exact: bool) -> Tensor:
-        """K u [N]."""
+        """K u [N], in the type that holds K; `exact_scores` are those of the rows."""
         return (self._K @ u.to(self._K.dtype)).double()
 
     def exact_scores(self, u: Tensor) -> Tensor:
@@ -298,7 +304,11 @@ class Kernel:
 
     def forget(self) -> None:
         """Begin with scores that may be off."""
-        self._known: Tensor | None = None
+        self._known = None
+
+    def forget_factors(self) -> None:
+        """Begin with other problems, whose solutions should not depend on those before."""
+        self._now = self._first = None
 
     def inner(self, u: Tensor, d: Tensor, scores: Tensor) -> float:
         """Return u'K d.
@@ -316,14 +326,20 @@ class Kernel:
         g = u + pull
         return g, self.scores(g, exact)
 
-    def begin(self, h: Tensor, C: float) -> None:
-        """Factor the Hessian at w = 0; where a factor serves several, one for all labels: h differs by a multiple."""
-        if self.of_one_size and self._first is not None and self._first[0] == C:
-            self._now = self._first[1]
-            return
+    def begin(self, h: Tensor, C: float) -> bool:
+        """Factor the Hessian at w = 0; returns whether the factor is new.
+
+        Where a factor serves several, labels share one: their h differ by a multiple alone.
+        """
+        total = float(h.sum())
+        at, before, first = (math.nan, 0.0, None) if self._first is None else self._first
+        if self.of_one_size and at == C and before / ALIKE <= total <= before * ALIKE:
+            self._now = first
+            return False
         self.factor(h, C, precise=False)
         assert self._now is not None
-        self._first = C, self._now
+        self._first = C, total, self._now
+        return True
 
     def refactor(self, C: float) -> bool:
         """Keep the last factor, whatever its C: with L-BFGS it serves several (measured: three factors for nine)."""
@@ -417,17 +433,22 @@ def solve_binary(
     )
     if isinstance(system, Kernel):
         kept[standardise] = system
+        system.forget_factors()
     iterates: dict[int, Iterate] = {}
     n_iter = torch.zeros(len(tasks), dtype=torch.int64)
 
     def follow(which: Sequence[int]) -> None:
-        """Solve the problems of one label column along the path."""
+        """Solve the problems of one label column along the path, after those that are solved."""
         at, before = origin(tasks[which[0]], system.zero()), 0.0
         for p in which:
+            if p in iterates:
+                u, b = iterates[p].u, iterates[p].b
+                s = system.exact_scores(u)
+                at, before = iterate_at(tasks[p], u, s, b, system.inner(u, u, s)), tasks[p].C
+                continue
             rungs = (
                 between(before, tasks[p].C, system.size) if isinstance(system, Kernel) and system.of_one_size else []
             )
-            n_iter[p] = 0
             for C in [*rungs, tasks[p].C]:
                 task, is_rung = replace(tasks[p], C=C), C < tasks[p].C
                 aim = RUNG if is_rung else ROUNDING if exact else AIM * tol
@@ -604,8 +625,7 @@ class _Factor:
 
     def begin(self, at: Iterate, C: float) -> None:
         if at.square == 0:
-            self.system.begin(at.h, C)
-            self._is_new = True
+            self._is_new = self.system.begin(at.h, C)
         elif self._precise or not self.system.refactor(C):
             self.renew(at, C)
 

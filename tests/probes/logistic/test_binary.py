@@ -308,9 +308,10 @@ def test_rows_near_a_subspace_take_few_factors(monkeypatch):
     assert len(factors) <= 40
 
 
-def test_later_labels_on_the_same_rows_take_the_kernel_matrix_and_the_first_factor_that_were_kept(monkeypatch):
-    made, make = [], binary.Kernel.__init__
+def test_problems_on_the_same_rows_share_the_kernel_matrix_and_those_of_one_set_the_first_factor(monkeypatch):
+    made, begun, make, begin = [], [], binary.Kernel.__init__, binary.Kernel.begin
     monkeypatch.setattr(binary.Kernel, "__init__", lambda self, *a: made.append(make(self, *a)))
+    monkeypatch.setattr(binary.Kernel, "begin", lambda self, *a: begun.append(begin(self, *a)) or begun[-1])
     X, y = drawn(60, 200)
     rows, others = torch.from_numpy(X.astype(np.float32)), np.roll(y, 7)
     kept = {}
@@ -318,6 +319,9 @@ def test_later_labels_on_the_same_rows_take_the_kernel_matrix_and_the_first_fact
     more = replace(every_problem([Labels(others), Labels(y)], PATH), kept=kept)
     first, both = solve_logistic(rows, problems), solve_logistic(rows, more)
     assert len(made) == 1
+    assert begun == [True, True, False]  # whether the factor of the weights 0 was new
+    again = solve_logistic(rows, problems)
+    np.testing.assert_array_equal(again.coef, first.coef)  # whatever was solved before
     alone = solve_logistic(rows, every_problem([Labels(others)], PATH))
     assert both.converged.all()
     np.testing.assert_allclose(both.objective, np.concatenate([alone.objective, first.objective]), rtol=2e-6)
