@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 def show_adapted_params(name: str, revision: str | None, dtype: str, as_json: bool, quiet: bool) -> None:
     """Print the parameters and the bytes of a model's parts; errors as in `outline`."""
     from probekit.models import outline
-    from probekit.models.adapter.model import parameters_by_part
 
     model: Any = outline(name, revision, "transformers")
+    from probekit.models.adapter.model import parameters_by_part  # torch, which a refusal does not wait for
+
     parts = parameters_by_part(model)
     rows = {**parts, "total": sum(parts.values())}
     if as_json:

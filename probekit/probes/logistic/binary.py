@@ -37,6 +37,7 @@ MOST_NUMBERS = 1 << 27  # in the standardised copy, or in the kernel matrix
 AIM = 0.5  # share of the tolerance to stop at: the certificate is computed with less rounding
 SHARPER = (0.1, 1e-4)  # shares of the tolerance, for problems that missed it
 ROUNDING = 1e-22  # relative gap that float64 features are followed to, if rounding allows
+EXACT = 1e-10  # relative gap of float64 features above which they are taken up again
 NUMBERS, COLUMNS = 1 << 20, 1024  # at least, in a block that the kernel matrix sums: adding N^2 numbers costs, too
 BALANCED = 1e-11  # |sum of residuals| / sum of |residuals| at an optimal intercept; the certificate allows 1e-10
 MOST_STEPS = 200  # of an intercept; bisection alone needs about a hundred
@@ -477,7 +478,8 @@ def solve_binary(
         return unknowns(missed), more
 
     v = unknowns(torch.arange(len(tasks)))
-    return within_tolerance(objective, v, n_iter, again, [tol * share for share in SHARPER], tol, max_iter)
+    tols = [ROUNDING if exact else tol * share for share in SHARPER]
+    return within_tolerance(objective, v, n_iter, again, tols, tol, max_iter, first=min(EXACT, tol) if exact else None)
 
 
 def between(before: float, C: float, size: float) -> list[float]:

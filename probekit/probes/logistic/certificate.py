@@ -88,7 +88,7 @@ def within_tolerance(
     tols: Sequence[float],
     tol: float,
     max_iter: int,
-    every: bool = False,
+    first: float | None = None,
 ) -> Solutions:
     """Certify solutions, and have those that missed the tolerance taken up again.
 
@@ -100,11 +100,11 @@ def within_tolerance(
         tols: the tolerances of one round after the other.
         tol: the gap that counts as converged.
         max_iter: iterations of a problem, at most.
-        every: whether the first round takes up all problems.
+        first: the gap above which the first round takes up a problem; `tol` by default.
     """
     certified = certify(objective, v)
     for number, sharper in enumerate(tols):
-        wanted = (certified.gap > tol) | (every and not number)
+        wanted = certified.gap > (tol if number or first is None else first)
         missed = torch.nonzero(wanted & (n_iter < max_iter))[:, 0]
         if not len(missed):
             break

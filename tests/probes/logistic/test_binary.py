@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
@@ -205,6 +205,8 @@ def test_float32_features_meet_their_certificate_along_the_path_and_alone(case, 
     dtype=st.sampled_from([np.float32, np.float64]),
     seed=st.integers(0, 1000),
 )
+@example(4, 6, 1, 1.0, 0.0, "ones", False, [5.0], np.float64, 269)
+@example(32, 69, 64, 1.375, 0.0, "ones", False, [0.0], np.float64, 418)
 def test_any_problem_is_certified_and_its_first_order_conditions_hold(
     n, d, rank, spread, noise, weighted, standardise, powers, dtype, seed
 ):
