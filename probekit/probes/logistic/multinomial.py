@@ -292,7 +292,9 @@ def solve_multinomial(
         return _weights(rows, u[missed]), more
 
     tols = [ROUNDING if exact and not number else tol * share for number, share in enumerate(SHARPER)]
-    return within_tolerance(objective, _weights(rows, u), n_iter, again, tols, tol, max_iter, first=0.0 if exact else None)
+    return within_tolerance(
+        objective, _weights(rows, u), n_iter, again, tols, tol, max_iter, first=0.0 if exact else None
+    )
 
 
 def _weights(rows: Rotated, u: Tensor) -> Tensor:
