@@ -1,5 +1,6 @@
 """Causal results made up for tables and pictures: a curve with all four quadrants, placebos, ceilings and patching."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -141,3 +142,15 @@ def made_up_grids(n_layers: int = 6, tokens: str = "The keys to the cabinet") ->
         cells = values, ends, values * 0.9, np.abs(values) < 0.06
         grids.append(PatchGrid(point, list(range(L)), names, by, *cells, (3.1, -2.9), 48, 48, 0.93))
     return grids
+
+
+def made_up_of_another_direction() -> CausalData:
+    """Interchange along the difference of the means, 0.1 above that along the probe's own direction."""
+    data = made_up(("interchange",))
+    layers = [replace(layer, directions={"interchange": "mean-difference"}) for layer in data.layers]
+    chosen = [
+        replace(each, direction="mean-difference", effect=each.effect + 0.1)
+        for each in data.effects
+        if each.direction == "probe"
+    ]
+    return replace(data, layers=layers, effects=[*data.effects, *chosen])

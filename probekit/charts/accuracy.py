@@ -59,19 +59,19 @@ def accuracy_chart(curves: Sequence[Curve], y: Limits | None = None, has_referen
     """
     others = comparisons(curves) if has_references else []
     limits = around(y_limits(curves, others), y)
-    beside = reference_marks(others, limits)
+    references = reference_marks(others, limits)
     marks = [mark for curve in curves for mark in _marks(curve)]
     several, ticks = [curve.results for curve in curves], ticks_of([curve.results for curve in curves])
     return LineChart(
         name=decoding(shared_facts(several), metric_of(several[0])),
-        marks=[*marks, *beside],
+        marks=[*marks, *references],
         x_ticks=ticks,
         x_limits=x_limits(ticks),
         y_limits=limits,
         x_name=layer_axis_name(curves),
         y_name=metric_of(several[0]),
         tips={x: "\n".join(_tip(curves, x)) for x in ticks},
-        legend=_legend(curves, marks, [each for each in beside if isinstance(each, Series)], limits),
+        legend=_legend(curves, marks, [each for each in references if isinstance(each, Series)], limits),
         margin=[label for each in others for label in margin_labels(each, limits, len(curves) == 1)],
         facts=_facts(several),
         cautions=_cautions(curves),
@@ -111,7 +111,7 @@ def runs(xs: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _legend(
-    curves: Sequence[Curve], marks: Sequence[Mark], beside: Sequence[Series], limits: Limits
+    curves: Sequence[Curve], marks: Sequence[Mark], references: Sequence[Series], limits: Limits
 ) -> list[LegendEntry]:
     """A line for the selected place, or for each of several curves, and the marks that they share, in grey."""
     is_alone = len(curves) == 1
@@ -128,9 +128,9 @@ def _legend(
         found.append(entry_of(mark, *texts, color=color, is_minor=True))
     if any(line.hollow for line in lines):
         found.append(LegendEntry([LATE], "hollow", color or lines[0].color, is_minor=True))
-    found += beyond_entries([*lines, *beside], limits, color)
-    names = {each.name: each for each in reversed(beside)}  # a name for all curves
-    return found + [entry_of(each, color=color, is_minor=is_alone) for each in beside if names[each.name] is each]
+    found += beyond_entries([*lines, *references], limits, color)
+    names = {each.name: each for each in reversed(references)}  # a name for all curves
+    return found + [entry_of(each, color=color, is_minor=is_alone) for each in references if names[each.name] is each]
 
 
 def _row(name: str, scores: list[str]) -> list[str]:

@@ -12,7 +12,7 @@ from probekit.text import printable
 
 METRICS = {"r2": "R²"}
 BAND, POINTWISE, INTERVAL = "95% simultaneous band", "95% pointwise interval", "95% interval"
-MOST_BANDS = 2  # curves whose bands can be told apart
+MOST_BANDS = 2  # curves whose bands a reader can distinguish
 CURVE_NAME = 56  # letters of a name that was given
 
 

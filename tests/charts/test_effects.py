@@ -8,7 +8,7 @@ import pytest
 from probekit.charts.effects import causal_chart, layer_xs, other_edits_chart
 from probekit.charts.lines import STRIP, Band, LineChart, Ring, Series
 from probekit.charts.palette import BLUE, GREY, RED
-from tests.made_up_effects import EFFECTS, SCORES, made_up
+from tests.made_up_effects import EFFECTS, SCORES, made_up, made_up_of_another_direction
 
 
 def line_of(chart: LineChart, start: str) -> Series:
@@ -84,14 +84,7 @@ def test_edits_other_than_the_headline_have_an_axis_of_their_own():
 
 
 def test_the_probes_own_direction_is_beside_the_curve_of_another():
-    data = made_up(("interchange",))
-    layers = [dataclasses.replace(layer, directions={"interchange": "mean-difference"}) for layer in data.layers]
-    chosen = [
-        dataclasses.replace(each, direction="mean-difference", effect=each.effect + 0.1)
-        for each in data.effects
-        if each.direction == "probe"
-    ]
-    others = other_edits_chart(dataclasses.replace(data, layers=layers, effects=[*data.effects, *chosen]))
+    others = other_edits_chart(made_up_of_another_direction())
     assert others is not None
     assert [one.ys for one in others.series] == [tuple(EFFECTS)]
     assert others.legend[0].texts[0] == "interchange (the probe's own direction)"

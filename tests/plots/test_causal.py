@@ -15,7 +15,7 @@ from probekit.charts.lines import STRIP
 from probekit.errors import UsageError
 from probekit.plots.causal import draw_causal, draw_panels, panels_shown, save_causal_plot
 from tests.drawn_curves import check_texts, legend_texts, texts
-from tests.made_up_effects import HOSTILE, made_up, made_up_grids
+from tests.made_up_effects import HOSTILE, made_up, made_up_grids, made_up_of_another_direction
 
 
 def drawn(data: CausalData, title: str | None = None) -> Axes:
@@ -136,15 +136,8 @@ def test_patching_alone_has_no_curve(tmp_path):
 
 
 def test_the_probes_own_direction_is_in_the_panel_where_the_curve_is_of_another():
-    data = made_up(("interchange",))
-    layers = [dataclasses.replace(layer, directions={"interchange": "mean-difference"}) for layer in data.layers]
-    chosen = [
-        dataclasses.replace(each, direction="mean-difference", effect=each.effect + 0.1)
-        for each in data.effects
-        if each.direction == "probe"
-    ]
-    both = dataclasses.replace(data, layers=layers, effects=[*data.effects, *chosen])
+    both = made_up_of_another_direction()
     assert legend_texts(panels(both)[0]) == ["interchange (the probe's own direction)"]
     check_texts(drawn(both))
     check_texts(*panels(both))
-    assert not any("probe's own" in text for each in panels(data) for text in legend_texts(each))
+    assert not any("probe's own" in text for each in panels(made_up(("interchange",))) for text in legend_texts(each))

@@ -118,7 +118,7 @@ def fit_layers(X: Features | ByMask, wanted: Sequence[WantedFits]) -> list[Layer
         if rows is None:
             rows = rows_of[fitted.tobytes()] = take_rows(X, fitted)
         sets = [problems_at(wanted[number].grid, wanted[number].keys) for number in numbers]
-        kept = kept_of.setdefault((type(first.probe), repr(first.probe), fitted.tobytes()), {})
+        kept = kept_of.setdefault(_probe_and_rows(first), {})
         problems = replace(sets[0] if len(sets) == 1 else concatenated(sets), kept=kept)
         probes = iter(first.probe.fit_many(rows, problems))
         for number in numbers:
@@ -146,7 +146,11 @@ def _solved_together(wanted: Sequence[WantedFits]) -> list[list[int]]:
     """The numbers of the label sets, in groups that one solver call fits."""
     groups: dict[Any, list[int]] = {}
     for number, each in enumerate(wanted):
-        rows = each.grid.protocol.fitted
-        key = (type(each.probe), repr(each.probe), rows.tobytes()) if each.probe.shares_decomposition else number
+        key = _probe_and_rows(each) if each.probe.shares_decomposition else number
         groups.setdefault(key, []).append(number)
     return list(groups.values())
+
+
+def _probe_and_rows(each: WantedFits) -> tuple[type, str, bytes]:
+    """What fits must have in common to share work that depends on the rows alone."""
+    return type(each.probe), repr(each.probe), each.grid.protocol.fitted.tobytes()
