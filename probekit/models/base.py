@@ -190,7 +190,8 @@ class LanguageModel(HookedModule):
         """Within the context, forwards return these positions alone, [B, R, D]; None means all.
 
         The last block that runs computes keys and values of all positions, and everything else of these. Its points
-        after the keys and values are [B, R, ...]. The forward must be given position_ids [B, L] and a mask [B, L, M].
+        after the keys and values are [B, R, ...]. The forward must be given position_ids [B, L] and a mask [B, L, M];
+        a decoder of one text in each row needs neither.
         Like hooks, it holds for every thread.
         """
         return self._holding("_read", read_BR)

@@ -115,7 +115,7 @@ def test_the_last_block_runs_on_all_rows_where_they_are_needed(task: Task, famil
     assert sum(rows) >= (sum(map(len, task.inputs)) if hooks else planned.packing.nodes)
 
 
-def test_reading_needs_the_mask_of_a_packed_batch(task: Task) -> None:
+def test_reading_needs_a_row_for_each_text(task: Task) -> None:
     model = MADE["gpt2"]().init_weights(0)
     planned = plan_of(model, task, points="resid_pre")
     tokens, packed = batch_inputs(model, planned.packing.batch(planned.batches[0]))
@@ -123,7 +123,7 @@ def test_reading_needs_the_mask_of_a_packed_batch(task: Task) -> None:
     with torch.inference_mode(), model.reading(read):
         assert model(tokens, **packed).shape == (len(tokens), 2, 9)
         with pytest.raises(UsageError, match=r"within reading\(...\), give position_ids"):
-            model(tokens[:, :5])
+            model(tokens[:, :5].repeat(2, 1))
         with model.reading(None):
             assert model(tokens, **packed).shape == (*tokens.shape, 9)
         assert model(tokens, **packed).shape == (len(tokens), 2, 9)
@@ -132,6 +132,26 @@ def test_reading_needs_the_mask_of_a_packed_batch(task: Task) -> None:
         assert logits.shape == (*tokens.shape, 9)
         with model.reading(read):
             torch.testing.assert_close(model(tokens, **packed), logits[:, [1, 0]], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen3", "olmo", "gptneox"])
+def test_a_text_in_each_row_needs_no_mask(task: Task, family: str) -> None:
+    """What the kernel that skips the keys after a query gives equals what the mask of the same batch gives."""
+    model = MADE[family]().init_weights(0)
+    how: dict[str, Any] = {"points": POINTS[family], "position": "all", "share": False}
+    planned = plan_of(model, task, **how, block_nodes=1)
+    batch = planned.packing.batch(max(planned.batches, key=len))
+    tokens, packed = batch_inputs(model, batch)
+    masked = {**packed, "attention_mask": batch.mask(model.device)}
+    assert "attention_mask" not in packed
+    assert min(batch.lengths) < max(batch.lengths), "no row is filled up"
+    read = torch.from_numpy(batch.lengths)[:, None] - 1
+    with torch.inference_mode():
+        bare, whole = model(tokens, **packed), model(tokens, **masked)
+        for row, length in enumerate(batch.lengths):
+            torch.testing.assert_close(bare[row, :length], whole[row, :length], rtol=1e-5, atol=1e-5)
+        with model.reading(read):
+            torch.testing.assert_close(model(tokens, **packed), model(tokens, **masked), rtol=1e-5, atol=1e-5)
 
 
 def test_no_weights_are_left_out(task: Task) -> None:
