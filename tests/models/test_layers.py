@@ -187,6 +187,27 @@ def test_gelu_after_a_product_is_the_gelu_of_the_product(monkeypatch, shape, bia
         assert torch.allclose(found.double(), exact, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", [(5,), (3, 5), (4, 10, 5), (0, 5)])
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("wide", [True, False])
+def test_half_width_products_are_rounded_to_their_type(monkeypatch, dtype, shape, biased, wide):
+    """Whether they are computed in float32 or not; with gradients as well."""
+    monkeypatch.setattr(kernels, "onednn_linear", lambda dtype: None)
+    monkeypatch.setattr(kernels, "multiplies", lambda dtype: not wide)
+    torch.manual_seed(0)
+    x, weight = torch.randn(shape).to(dtype), torch.randn(7, 5).to(dtype)
+    bias = torch.randn(7).to(dtype) if biased else None
+    exact = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
+    eps = torch.finfo(dtype).eps
+    for with_gradients in (True, False):
+        with torch.set_grad_enabled(with_gradients):
+            found, curved = kernels.linear(x, weight, bias), kernels.gelu_linear(x, weight, bias, "tanh")
+        assert found.dtype == curved.dtype == dtype
+        assert torch.allclose(found.double(), exact, rtol=eps, atol=eps)
+        assert torch.allclose(curved.double(), F.gelu(exact, approximate="tanh"), rtol=4 * eps, atol=4 * eps)
+
+
 @pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_new"])
 @pytest.mark.parametrize("looked", [True, False])
 def test_feed_forward_equals_torchs_modules(activation, looked):
