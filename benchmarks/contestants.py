@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from workers import THREADS, resident, serve, timed
+from workers import resident, serve, timed
 
 BATCH = 32
 PACKAGES = ("torch", "transformers", "transformer_lens", "nnsight")
@@ -36,11 +36,11 @@ class Kept(NamedTuple):
     sample: Callable[[list[int]], dict[str, Tensor]]
 
 
-def batches_of(texts: Texts, by_length: bool) -> Iterator[tuple[list[int], Tensor, Tensor]]:
+def batches_of(texts: Texts, by_length: bool, size: int = BATCH) -> Iterator[tuple[list[int], Tensor, Tensor]]:
     """Rows, ids [B, L] padded on the right with 0, and lengths [B] of one batch after the other."""
     order = sorted(range(len(texts)), key=lambda i: -len(texts[i])) if by_length else range(len(texts))
-    for start in range(0, len(texts), BATCH):
-        rows = list(order[start : start + BATCH])
+    for start in range(0, len(texts), size):
+        rows = list(order[start : start + size])
         lengths = torch.tensor([len(texts[i]) for i in rows])
         ids = torch.zeros(len(rows), int(lengths.max()), dtype=torch.long)
         for b, i in enumerate(rows):
@@ -49,9 +49,10 @@ def batches_of(texts: Texts, by_length: bool) -> Iterator[tuple[list[int], Tenso
 
 
 class Batched:
-    """Batches of 32, padded; a subclass says what the residual stream of one is."""
+    """Batches, padded; a subclass says what the residual stream of one is."""
 
     by_length = False
+    batch = BATCH
     bf16 = False
     n_points: int
     width: int
@@ -63,7 +64,7 @@ class Batched:
     def run(self, texts: Texts) -> Kept:
         kept = torch.empty(len(texts), self.n_points, self.width)
         computed = 0
-        for rows, ids, lengths in batches_of(texts, self.by_length):
+        for rows, ids, lengths in batches_of(texts, self.by_length, self.batch):
             mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
             last = torch.arange(len(rows)), lengths - 1
             kept[rows] = torch.stack([x[last] for x in self.residuals(ids, mask)], 1).float()
@@ -72,9 +73,14 @@ class Batched:
 
 
 def hf_model(folder: Path, attention: str = "sdpa", dtype: torch.dtype = torch.float32) -> Any:
-    from transformers import GPT2Model
+    from transformers import AutoModel
 
-    return GPT2Model.from_pretrained(folder, attn_implementation=attention, dtype=dtype).eval()
+    return AutoModel.from_pretrained(folder, attn_implementation=attention, dtype=dtype).eval()
+
+
+def blocks_of(model: Any) -> Any:
+    """The blocks of a GPT-2 or a Llama."""
+    return model.h if hasattr(model, "h") else model.layers
 
 
 def tensor(output: Any) -> Tensor:
@@ -83,13 +89,20 @@ def tensor(output: Any) -> Tensor:
 
 
 class HuggingFace(Batched):
-    """GPT2Model without a head. Its last hidden state would be normed; here the final norm is left out altogether."""
+    """The model without a head. Its last hidden state would be normed; here the final norm is left out altogether."""
 
-    def __init__(self, folder: Path, by_length: bool = False, autocast: bool = False, bf16_weights: bool = False):
+    def __init__(
+        self,
+        folder: Path,
+        by_length: bool = False,
+        autocast: bool = False,
+        bf16_weights: bool = False,
+        batch: int = BATCH,
+    ):
         self.model = hf_model(folder, dtype=torch.bfloat16 if bf16_weights else torch.float32)
-        self.model.ln_f = torch.nn.Identity()
-        self.n_points, self.width = self.model.config.n_layer + 1, self.model.config.n_embd
-        self.by_length, self.autocast = by_length, autocast
+        setattr(self.model, "ln_f" if hasattr(self.model, "ln_f") else "norm", torch.nn.Identity())
+        self.n_points, self.width = self.model.config.num_hidden_layers + 1, self.model.config.hidden_size
+        self.by_length, self.autocast, self.batch = by_length, autocast, batch
         self.bf16 = autocast or bf16_weights
 
     def run(self, texts: Texts) -> Kept:
@@ -220,8 +233,8 @@ class Reference:
     def __init__(self, folder: Path, pattern: bool = False):
         self.model, self.pattern = hf_model(folder, "eager"), pattern
         self.caught: list[Tensor] = []
-        self.model.h[0].register_forward_pre_hook(lambda _, args: self.caught.append(args[0]))
-        for block in self.model.h:
+        blocks_of(self.model)[0].register_forward_pre_hook(lambda _, args: self.caught.append(args[0]))
+        for block in blocks_of(self.model):
             block.register_forward_hook(lambda _, args, out: self.caught.append(tensor(out)))
 
     def run(self, texts: Texts) -> Kept:
@@ -231,8 +244,8 @@ class Reference:
         patterns, residuals = [], []
         for text in texts:
             self.caught.clear()
-            attentions = self.model(torch.tensor([text]), output_attentions=True).attentions
-            patterns.append([x[0] for x in attentions])
+            out = self.model(torch.tensor([text]), output_attentions=self.pattern, use_cache=False)
+            patterns.append([x[0] for x in out.attentions or ()])
             residuals.append(torch.stack([x[0, -1] for x in self.caught]))
         return ragged(patterns) if self.pattern else {str(i): x for i, x in enumerate(torch.stack(residuals, 1))}
 
@@ -247,20 +260,21 @@ class Limit:
         pass
 
     def run(self, texts: Texts) -> Kept:
-        best = {name: torch.tensor(max(self.products(dtype))) for name, dtype in DTYPES.items()}
+        from probekit.models.kernels import multiplies
+
+        best = {"fp32": torch.tensor(max(self.products(torch.float32)))}
+        bf16 = multiplies(torch.bfloat16)  # where the processor cannot, float32 is the fastest way
+        best["bf16"] = torch.tensor(max(self.products(torch.bfloat16))) if bf16 else best["fp32"].clone()
         return Kept(0, lambda rows: best)
 
     def products(self, dtype: torch.dtype) -> Iterator[float]:
         for n, d_in, d_out in self.SHAPES:
             x, w, b = (torch.randn(*shape).to(dtype) for shape in ((n, d_in), (d_out, d_in), (d_out,)))
             for product in (torch.nn.functional.linear, onednn):
-                for _ in range(8):
-                    start = time.perf_counter()
+                for _ in range(5):
+                    start = clock()
                     product(x, w, b)
-                    yield 2 * n * d_in * d_out / (time.perf_counter() - start) / 1e9
-
-
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+                    yield 2 * n * d_in * d_out / (clock() - start) / 1e9
 
 
 def onednn(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
@@ -270,6 +284,7 @@ def onednn(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
 CONTESTANTS: dict[str, Callable[[Path], Any]] = {
     "hf-order": HuggingFace,
     "hf-sorted": partial(HuggingFace, by_length=True),
+    "hf-alone": partial(HuggingFace, batch=1),
     "hf-sorted-bf16": partial(HuggingFace, by_length=True, autocast=True),
     "hf-sorted-bf16-weights": partial(HuggingFace, by_length=True, bf16_weights=True),
     "transformerlens": TransformerLens,
@@ -287,9 +302,14 @@ CONTESTANTS: dict[str, Callable[[Path], Any]] = {
 }
 
 
-def work(name: str, folder: Path) -> None:
+def clock() -> float:
+    """Seconds; with one thread those of the processor, since other jobs change them less."""
+    return time.process_time() if torch.get_num_threads() == 1 else time.perf_counter()
+
+
+def work(name: str, folder: Path, threads: int) -> None:
     """Be the worker of one contestant: load it, and run it when asked."""
-    torch.set_num_threads(THREADS)
+    torch.set_num_threads(threads)
     state: dict[str, Any] = {}
 
     def answer(request: dict[str, Any]) -> dict[str, Any]:
@@ -309,7 +329,7 @@ def run_once(state: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
     if "resident" not in state:
         contestant.run(texts[:BATCH])  # the first run of a library is not like the others
         state["resident"] = resident()
-    seconds, peak, kept = timed(lambda: contestant.run(texts))
+    seconds, peak, kept = timed(lambda: contestant.run(texts), clock)
     save_file({key: x.contiguous() for key, x in kept.sample(request["rows"]).items()}, request["values"])
     told = {"seconds": seconds, "peak": max(0, peak - state["resident"]), "computed": kept.computed}
     return {**told, "bf16": contestant.bf16}

@@ -3,15 +3,17 @@
     python benchmarks/extract.py --dataset data/sst2 --tokenizer TOKENIZER --section main --texts 3000 \\
         --python-transformerlens TL_ENV/bin/python --python-nnsight NN_ENV/bin/python
 
-A model in the shape of GPT-2 small with random weights reads SST-2's phrases (training and validation) as token ids.
-Every contestant is a process of its own with 2 threads; they run one after the other, round after round. Ratios are
+A model in the shape of GPT-2 small with random weights reads SST-2's phrases (training and validation) as token ids;
+in the section `long`, that and a Llama read texts of random ids. Every contestant is a process of its own with 2
+threads, or with `--threads 1`, and then CPU seconds count; they run one after the other, round after round. Ratios are
 taken round by round, then their median. A sample of what each keeps is compared with Hugging Face at one text a time
 (`contestants.py`).
 
 Texts share prefixes as they do in the full set: `--texts n` takes runs of neighbours out of the sorted set, and puts
 them back into the order of the data. Tokens/s count the texts' own tokens, "computed" those that the model ran on,
-padding included. "Of the limit" is 24 D^2 n_layers FLOPs (the linear layers alone) for each token computed, over the
-time, over the fastest matrix product measured in the same rounds. Peak MB is resident memory over the loaded model's.
+padding included. "Of the limit" is 24 D^2 n_layers FLOPs (GPT-2's linear layers alone) for each token computed, over
+the time, over the fastest matrix product measured in the same rounds. Peak MB is resident memory over the loaded
+model's.
 """
 
 import argparse
@@ -29,12 +31,15 @@ import torch
 from contestants import CONTESTANTS, Texts, work
 from safetensors.torch import load_file, save_file
 from texts import blimp_pairs, few_shot, neighbours, prefix_nodes, slices, sst2
-from workers import Worker, WorkerFailed
+from workers import THREADS, Worker, WorkerFailed
 
 MOST_ERROR = {False: 5e-6, True: 3e-2}  # of the largest value of the place, in fp32 and in bf16
 SAMPLE = 48
+MATRICES = {"gpt2": 12, "llama": 32 / 3}  # numbers in the matrices of a block over D^2
+LONG_CONTEXT, LONG_TOKENS = 2048, 8192  # of a text at most; of all long texts, about
 PEERS = ["hf-order", "hf-sorted", "hf-sorted-bf16", "hf-sorted-bf16-weights", "transformerlens", "nnsight"]
 PATTERN = ["hf-pattern", "hf-pattern-sorted", "probekit-pattern"]
+LONG_PEERS = ["hf-sorted", "hf-alone", "hf-sorted-bf16-weights", "probekit", "probekit-bf16"]
 OURS = ["probekit-packed", "probekit", "probekit-bf16"]
 
 
@@ -78,15 +83,17 @@ class Bench:
 
     def __init__(self, args: argparse.Namespace, scratch: Path, shape: str):
         self.args, self.scratch = args, scratch
-        self.folder = scratch / f"gpt2-{shape}"
-        self.n_layers, self.d_model = map(int, shape.split("x"))
+        family, _, sizes = shape.rpartition("-")
+        self.family, self.folder = family or "gpt2", scratch / f"model-{shape}"
+        self.n_layers, self.d_model = map(int, sizes.split("x"))
         self.versions: dict[str, dict[str, str]] = {}
         if not self.folder.exists():
-            make_model(self.folder, self.n_layers, self.d_model)
+            make_model(self.folder, self.family, self.n_layers, self.d_model)
 
     def worker(self, name: str) -> Worker:
         python = pythons(self.args).get(name) or sys.executable
-        worker = Worker(__file__, "--worker", name, "--model", str(self.folder), python=python)
+        threads = str(self.args.threads)
+        worker = Worker(__file__, "--worker", name, "--model", str(self.folder), "--threads", threads, python=python)
         self.versions |= {name: worker.ask(do="load")["versions"]}
         return worker
 
@@ -154,11 +161,20 @@ def error_of(values: dict[str, torch.Tensor], expected: dict[str, torch.Tensor])
     return max(((ours - x).abs().max() / x.abs().max()).nan_to_num(float("inf")).item() for ours, x in pairs)
 
 
-def make_model(folder: Path, n_layers: int, d_model: int) -> None:
-    from transformers import GPT2Config, GPT2LMHeadModel
+def make_model(folder: Path, family: str, n_layers: int, d_model: int) -> None:
+    """Random weights in heads of 64; a Llama has a key/value head for every three heads, and an MLP 8/3 as wide."""
+    import transformers
 
+    heads, context = d_model // 64, LONG_CONTEXT
+    if family == "gpt2":
+        sizes: Any = {"n_layer": n_layers, "n_embd": d_model, "n_head": heads, "n_positions": context}
+        maker, config = transformers.GPT2LMHeadModel, transformers.GPT2Config(**sizes)
+    else:
+        sizes = {"num_hidden_layers": n_layers, "hidden_size": d_model, "intermediate_size": 8 * d_model // 3}
+        sizes |= {"num_attention_heads": heads, "num_key_value_heads": heads // 3, "max_position_embeddings": context}
+        maker, config = transformers.LlamaForCausalLM, transformers.LlamaConfig(**sizes)
     torch.manual_seed(0)
-    model = GPT2LMHeadModel(GPT2Config(n_layer=n_layers, n_embd=d_model, n_head=d_model // 64))
+    model: Any = maker(config)
     with torch.no_grad():
         for weight in model.parameters():
             if weight.dim() == 1:  # biases and norms are not trivial, so that a mistake there shows
@@ -173,14 +189,15 @@ def report(title: str, bench: Bench, parts: list[Part], names: list[str], agains
     measured, limits = bench.race(names, parts)
     against = [name for name in against if name in names]
     print(f"\n### {title}\n\n{len(texts):,} texts, {tokens:,} tokens, {nodes:,} prefixes ({tokens / nodes:.2f}x);")
-    print(f"{bench.n_layers} layers of {bench.d_model}; {bench.args.repeats} rounds;")
+    threads = f"{bench.args.threads} threads" if bench.args.threads > 1 else "1 thread, CPU seconds"
+    print(f"{bench.family}, {bench.n_layers} layers of {bench.d_model}; {bench.args.repeats} rounds; {threads};")
     print(f"limit {limits['fp32']:.0f} GFLOP/s in fp32, {limits['bf16']:.0f} in bf16.\n")
     heads = ["", "s", "tokens/s", *(f"x {name}" for name in against), "peak MB", "computed", "of the limit", "error"]
     print("| " + " | ".join(heads) + " |\n|" + "---|" * len(heads))
     rows = {}
     for name, m in measured.items():
         ratios = {other: ratio(measured[other], m) for other in against}
-        flops = 24 * bench.d_model**2 * bench.n_layers * m.computed
+        flops = 2 * MATRICES[bench.family] * bench.d_model**2 * bench.n_layers * m.computed
         seconds = float("nan") if m.failed else statistics.median(m.totals)
         share = flops / seconds / 1e9 / limits["bf16" if m.bf16 else "fp32"]
         rows[name] = {**asdict(m), "median": seconds, "ratios": ratios, "share_of_limit": share}
@@ -259,6 +276,23 @@ def pattern_section(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     return report("attn_pattern of all heads and layers", bench, [part], names, PATTERN[:2])
 
 
+def long_texts(longest: int, n: int) -> Texts:
+    """Texts of random ids, which share nothing, of three quarters of the longest to the longest."""
+    rng = np.random.default_rng(0)
+    return [rng.integers(0, 32000, size=rng.integers(3 * longest // 4, longest + 1)).tolist() for _ in range(n)]
+
+
+def long_section(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
+    found = {}
+    for shape in (args.shape, args.llama_shape):
+        bench = Bench(args, scratch, shape)
+        for longest in args.lengths:
+            texts, names = long_texts(longest, args.texts or LONG_TOKENS // longest), chosen(args, LONG_PEERS)
+            title = f"Texts of {3 * longest // 4} to {longest} tokens, {bench.family}"
+            found[title] = report(title, bench, [bench.part(texts)], names, ["hf-sorted", "hf-alone"])
+    return found
+
+
 def memory_section(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     bench, texts = Bench(args, scratch, args.memory_shape), sst2(args.dataset, args.tokenizer)
     some = [neighbours(texts, args.texts or 6000, args.runs), texts]
@@ -275,6 +309,7 @@ SECTIONS = {
     "fewshot": fewshot_section,
     "pattern": pattern_section,
     "memory": memory_section,
+    "long": long_section,
 }
 
 
@@ -290,6 +325,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", nargs="+", choices=CONTESTANTS, help="leave out the other contestants")
     parser.add_argument("--shape", default="12x768", help="layers x width")
+    parser.add_argument("--llama-shape", default="llama-8x768", help="the same, for the Llama of the section long")
+    parser.add_argument("--lengths", type=int, nargs="+", default=[512, LONG_CONTEXT], help="of the section long")
+    parser.add_argument("--threads", type=int, default=THREADS)
     parser.add_argument("--memory-shape", default="4x256", help="the same, for the section memory")
     parser.add_argument("--python-transformerlens", help="a Python with transformer-lens 3.x")
     parser.add_argument("--python-nnsight", help="a Python with nnsight")
@@ -303,7 +341,7 @@ def parsed() -> argparse.Namespace:
 def main() -> None:
     args = parsed()
     if args.worker:
-        work(args.worker, args.model)
+        work(args.worker, args.model, args.threads)
         return
     with tempfile.TemporaryDirectory(dir=args.scratch) as scratch:
         found = {section: SECTIONS[section](args, Path(scratch)) for section in args.section}
