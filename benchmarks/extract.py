@@ -165,16 +165,15 @@ def make_model(folder: Path, family: str, n_layers: int, d_model: int) -> None:
     """Random weights in heads of 64; a Llama has a key/value head for every three heads, and an MLP 8/3 as wide."""
     import transformers
 
+    torch.manual_seed(0)
     heads, context = d_model // 64, LONG_CONTEXT
     if family == "gpt2":
         sizes: Any = {"n_layer": n_layers, "n_embd": d_model, "n_head": heads, "n_positions": context}
-        maker, config = transformers.GPT2LMHeadModel, transformers.GPT2Config(**sizes)
+        model: Any = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes))
     else:
         sizes = {"num_hidden_layers": n_layers, "hidden_size": d_model, "intermediate_size": 8 * d_model // 3}
         sizes |= {"num_attention_heads": heads, "num_key_value_heads": heads // 3, "max_position_embeddings": context}
-        maker, config = transformers.LlamaForCausalLM, transformers.LlamaConfig(**sizes)
-    torch.manual_seed(0)
-    model: Any = maker(config)
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes))
     with torch.no_grad():
         for weight in model.parameters():
             if weight.dim() == 1:  # biases and norms are not trivial, so that a mistake there shows
