@@ -81,6 +81,7 @@ CASES = [
     Case(2_000, labels="prefixes"),
     Case(1_000, d=4096, C=NINE),
     Case(1_000),
+    Case(6_000, d=512),
     Case(10_000),
     Case(67_000),
     Case(10_000, raw=True),

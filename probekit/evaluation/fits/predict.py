@@ -48,7 +48,7 @@ class ByMask:
 
 
 Features = Tensor | Stream | Ragged
-ROWS_AT_ONCE = 16_384  # bounds the float64 copy of the features
+NUMBERS_AT_ONCE = 1 << 21  # bounds the float64 copy of the features
 ROWS_OF_A_STREAM = 2048  # the same where memory is short
 
 
@@ -117,7 +117,8 @@ def _linear(probes: Sequence[Any], X: Tensor | Stream, rows: np.ndarray) -> list
                 scores[numbers[some]] = as_numpy(block[some].double() @ W.T + b)
             del block  # before the next is read
     else:
-        parts = [rows[start : start + ROWS_AT_ONCE] for start in range(0, max(1, len(rows)), ROWS_AT_ONCE)]
+        size = max(1, NUMBERS_AT_ONCE // max(1, X.shape[1]))
+        parts = [rows[start : start + size] for start in range(0, max(1, len(rows)), size)]
         scores = np.concatenate([as_numpy(take_rows(X, part).double() @ W.T + b) for part in parts])
     ends = np.cumsum([len(coef) for coef in coefs])[:-1]
     return [part[:, 0] if part.shape[1] == 1 else part for part in np.split(scores, ends, axis=1)]

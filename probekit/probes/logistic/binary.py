@@ -24,6 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from probekit.machine.lapack import cholesky, symmetric_times
 from probekit.machine.threads import Shares
 from probekit.probes.lbfgs import inverse_times
 from probekit.probes.logistic.certificate import Certified, Solutions, within_tolerance
@@ -38,6 +39,7 @@ AIM = 0.5  # share of the tolerance to stop at: the certificate is computed with
 SHARPER = (0.1, 1e-4)  # shares of the tolerance, for problems that missed it
 ROUNDING = 1e-22  # relative gap that float64 features are followed to, if rounding allows
 EXACT = 1e-10  # relative gap of float64 features above which they are taken up again
+ROWS_OF_K = 64  # at once, that a processor's cache holds
 NUMBERS, COLUMNS = 1 << 20, 1024  # at least, in a block that the kernel matrix sums: adding N^2 numbers costs, too
 BALANCED = 1e-11  # |sum of residuals| / sum of |residuals| at an optimal intercept; the certificate allows 1e-10
 MOST_STEPS = 200  # of an intercept; bisection alone needs about a hundred
@@ -73,16 +75,21 @@ def rows_that_count(W: Tensor, size: Tensor) -> Tensor:
     return kept.sort().values
 
 
-def factored(A: Tensor, scale: float = 1.0) -> Tensor | None:
-    """The Cholesky factor of I + scale A; None where float32 has none. In float64 at worst that of the diagonal."""
-    H = A * scale
-    H.diagonal().add_(1)
-    for lift in LIFTS[A.dtype]:
-        H.diagonal().mul_(1 + lift)
-        L, failed = torch.linalg.cholesky_ex(H)
-        if not failed:
+def factored(A: Tensor) -> Tensor | None:
+    """The Cholesky factor of I + A, as one half of A; None where float32 has none, in float64 at worst the diagonal's.
+
+    The other half is anything.
+    """
+    diagonal = A.diagonal() + 1
+    for attempt, lift in enumerate(LIFTS[A.dtype]):
+        if attempt:  # one half is still A's
+            A.copy_(A.tril(-1) + A.tril(-1).mT)
+        diagonal *= 1 + lift
+        A.diagonal().copy_(diagonal)
+        L = cholesky(A)
+        if L is not None:
             return L
-    return H.diagonal().nan_to_num(1.0).clamp_min(1.0).sqrt().diag() if A.dtype == torch.float64 else None
+    return diagonal.nan_to_num(1.0).clamp_min(1.0).sqrt().diag() if A.dtype == torch.float64 else None
 
 
 def solved(L: Tensor, x: Tensor) -> Tensor:
@@ -183,7 +190,7 @@ class Primal:
             found = factored(gram(self._low.T))
         else:
             self._A = self._gram(rows, mean, W, dtype), C
-            found = factored(self._A[0])
+            found = factored(self._A[0].clone())
         if found is None:
             self.factor(h, C, precise=True)
         else:
@@ -191,7 +198,7 @@ class Primal:
 
     def refactor(self, C: float) -> bool:
         """Factor the last Hessian at another C; returns whether there is one that has a factor."""
-        found = None if self._A is None else factored(self._A[0], C / self._A[1])
+        found = None if self._A is None else factored(self._A[0] * (C / self._A[1]))
         if found is not None:
             self._L = found
         return found is not None
@@ -277,7 +284,7 @@ class Kernel:
 
     def scores(self, u: Tensor, exact: bool) -> Tensor:
         """K u [N], in the type that holds K; `exact_scores` are those of the rows."""
-        return (self._K @ u.to(self._K.dtype)).double()
+        return symmetric_times(self._K, u.to(self._K.dtype)).double()
 
     def exact_scores(self, u: Tensor) -> Tensor:
         """K u [N], in float64: where K is in float32, from the rows themselves."""
@@ -308,7 +315,7 @@ class Kernel:
         self._known = None
 
     def forget_factors(self) -> None:
-        """Begin with other problems, whose solutions should not depend on those before."""
+        """Let go of the factors: other problems' solutions should not depend on these."""
         self._now = self._first = None
 
     def inner(self, u: Tensor, d: Tensor, scores: Tensor) -> float:
@@ -357,16 +364,28 @@ class Kernel:
         W = torch.where(counts, W, 0.0)
         mean = W / W.sum().clamp_min(1e-300)
         Km = self.scores(mean, exact=True)
-        own = self._K if len(rows) == n else self._K[rows]
-        dtype = torch.float64 if precise else own.dtype
-        B = own.to(dtype, copy=True) if len(rows) == n else own[:, rows].to(dtype)
-        a, root = (Km[rows] - 0.5 * (mean @ Km)).to(dtype), W[rows].sqrt()
-        B.sub_(a).sub_(a[:, None]).mul_(root.to(dtype)).mul_(root.to(dtype)[:, None])
+        self._now = None  # frees the last one
+        a, root = Km[rows] - 0.5 * (mean @ Km), W[rows].sqrt()
+        B, K_left = self._centred(rows, left, a, root, torch.float64 if precise else self._K.dtype)
         L = factored(B if precise else B.to(NARROW))
         if L is None:
+            del B
             self.factor(h, C, precise=True)
         else:
-            self._now = RowFactor(rows, left, root, mean[rows], Km[rows], own[:, left], L)
+            self._now = RowFactor(rows, left, root, mean[rows], Km[rows], K_left, L)
+
+    def _centred(
+        self, rows: Tensor, left: Tensor, a: Tensor, root: Tensor, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        """K - a - a' among some rows, times their roots on both sides [M, M]; and K between these and those left."""
+        B, K_left = torch.empty(len(rows), len(rows), dtype=dtype), self._K.new_empty(len(rows), len(left))
+        a, root = a.to(dtype), root.to(dtype)
+        for start in range(0, len(rows), ROWS_OF_K):
+            here = slice(start, start + ROWS_OF_K)
+            own = self._K[rows[here]]
+            torch.index_select(own, 1, left, out=K_left[here])
+            B[here] = own[:, rows].to(dtype).sub_(a).sub_(a[here, None]).mul_(root).mul_(root[here, None])
+        return B, K_left
 
     def solve(self, g: Tensor) -> Tensor:
         """The multipliers u of the inverse Hessian times Z'g, where g sums to 0: (I + W K_c) u = g, W = root^2.
@@ -408,7 +427,7 @@ def solve_binary(
         shift = features.shift.double()
         for some in torch.arange(d).split(max(COLUMNS, NUMBERS // n)):
             own = slice(int(some[0]), int(some[-1]) + 1)
-            yield (X[:, own].double() - shift[own]).sub_(mean[own]).mul_(scale[own])
+            yield X[:, own].to(torch.float64, copy=True).sub_(shift[own]).sub_(mean[own]).mul_(scale[own])
 
     def primal() -> Primal:
         Z = torch.empty(n, d, dtype=torch.float64)
@@ -434,7 +453,6 @@ def solve_binary(
     )
     if isinstance(system, Kernel):
         kept[standardise] = system
-        system.forget_factors()
     iterates: dict[int, Iterate] = {}
     n_iter = torch.zeros(len(tasks), dtype=torch.int64)
 
@@ -478,6 +496,8 @@ def solve_binary(
         return unknowns(missed), more
 
     v = unknowns(torch.arange(len(tasks)))
+    if isinstance(system, Kernel):
+        system.forget_factors()
     tols = [ROUNDING if exact else tol * share for share in SHARPER]
     return within_tolerance(objective, v, n_iter, again, tols, tol, max_iter, first=min(EXACT, tol) if exact else None)
 

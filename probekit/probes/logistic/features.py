@@ -22,6 +22,7 @@ from probekit.probes.stream import Stream
 BLOCK_BYTES = 3 << 20  # a block of rows that fits a processor's cache
 BLOCK_OF_SCORES = 8192  # rows, for sums that do not read the features
 BLOCK_ELSEWHERE = 1 << 16  # rows, on a GPU
+NUMBERS_FOR_SHIFT, ROWS_FOR_SHIFT = 1 << 21, 2048  # at most, whose mean is the shift
 SAMPLE_PER_FEATURE = 16  # rows that the basis is computed from: its eigenvalues are then right to about 25%
 WIDE = 1024  # features; for more, the basis spans only half of WIDE_SAMPLE rows, which is far cheaper
 WIDE_SAMPLE = 4096
@@ -48,7 +49,8 @@ class Features:
         first = next(self._parts())
         self.device = first.device
         self.dtype = torch.float64 if first.dtype == torch.float64 else torch.float32
-        self.shift = first[:2048].double().mean(dim=0).to(self.dtype)
+        some = min(ROWS_FOR_SHIFT, max(1, NUMBERS_FOR_SHIFT // max(1, self.d)))
+        self.shift = first[:some].double().mean(dim=0).to(self.dtype)
 
     def widen(self) -> None:
         """Sum in float64 from now on."""
