@@ -20,6 +20,7 @@ def positive(n: int, dtype: torch.dtype) -> torch.Tensor:
 def test_the_factor_is_numpys_and_the_other_half_stays(n, dtype):
     A = positive(n, dtype)
     L = cholesky(overwritten := A.clone())
+    assert L is not None
     expected = np.linalg.cholesky(A.double().numpy())
     np.testing.assert_allclose(
         L.tril().numpy(), expected, rtol=0, atol=ROUNDING[dtype] * np.abs(expected).max(initial=1)

@@ -10,6 +10,7 @@ import ctypes
 from collections.abc import Callable
 from ctypes import byref, c_char_p, c_double, c_float, c_int64, c_void_p
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -50,11 +51,9 @@ def _at(x: Tensor) -> c_void_p:
 @cache
 def _routine(name: str, dtype: torch.dtype) -> Callable[..., None]:
     """A routine; its arguments are pointers."""
-    from scipy.linalg import cython_blas, cython_lapack
-
     name_of, pointer_to = ctypes.pythonapi.PyCapsule_GetName, ctypes.pythonapi.PyCapsule_GetPointer
     name_of.restype, name_of.argtypes = c_char_p, [ctypes.py_object]
     pointer_to.restype, pointer_to.argtypes = c_void_p, [ctypes.py_object, c_char_p]
-    full = PREFIX[dtype] + name
-    capsule = (cython_blas if name == "symv" else cython_lapack).__pyx_capi__[full]
+    library = import_module("scipy.linalg.cython_blas" if name == "symv" else "scipy.linalg.cython_lapack")
+    capsule = library.__pyx_capi__[PREFIX[dtype] + name]
     return ctypes.CFUNCTYPE(None)(pointer_to(capsule, name_of(capsule)))

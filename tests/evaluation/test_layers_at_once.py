@@ -17,7 +17,7 @@ from probekit.evaluation import transfer
 from probekit.evaluation.curve import places_at_once
 from probekit.points import Place
 from probekit.probes import LogisticProbe, MLPProbe
-from probekit.probes.logistic.binary import Kernel
+from probekit.probes.logistic.systems import Kernel
 from probekit.tasks.base import Task
 from probekit.verbs.train_probes import train_probes
 

@@ -12,9 +12,10 @@ from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
 from probekit.options.check import C_RANGE
-from probekit.probes.logistic import binary
-from probekit.probes.logistic.binary import BinaryProblem, balance
+from probekit.probes.logistic import binary, systems
+from probekit.probes.logistic.binary import balance
 from probekit.probes.logistic.solver import solve_logistic
+from probekit.probes.logistic.systems import BinaryProblem
 from probekit.probes.problem import Labels, every_problem
 
 PATH = (1e-4, 1e-2, 1.0, 1e2, 1e4)
@@ -253,8 +254,8 @@ def test_an_absurd_C_ends_and_is_not_called_converged(shape, C):
 @pytest.mark.parametrize("C", [1.0, 1e4])
 def test_separable_rows_with_fewer_rows_than_features_take_few_factors(C, monkeypatch):
     """Random labels: from 0 straight to C = 1e4 it took 15."""
-    factors, factor = [], binary.Kernel.factor
-    monkeypatch.setattr(binary.Kernel, "factor", lambda self, *a, **k: factors.append(factor(self, *a, **k)))
+    factors, factor = [], systems.Kernel.factor
+    monkeypatch.setattr(systems.Kernel, "factor", lambda self, *a, **k: factors.append(factor(self, *a, **k)))
     rng = np.random.default_rng(0)
     X = torch.from_numpy(drawn(200, 500)[0].astype(np.float32))
     found = solve_logistic(X, every_problem([Labels(rng.integers(0, 2, 200))], [C]))
@@ -286,11 +287,11 @@ def test_where_float32_holds_the_kernel_matrix_the_rows_correct_it(monkeypatch):
     X = (rng.normal(size=(300, 60)) * np.arange(1, 61) ** -0.5) @ rng.normal(size=(60, 500))
     X += 0.1 * rng.normal(size=X.shape)
     problems = every_problem([Labels(rng.integers(0, 2, 300))], [1e2, 1e4])
-    taken_up, make = [], binary.Primal.__init__
-    monkeypatch.setattr(binary.Primal, "__init__", lambda self, *a: taken_up.append(make(self, *a)))
+    taken_up, make = [], systems.Primal.__init__
+    monkeypatch.setattr(systems.Primal, "__init__", lambda self, *a: taken_up.append(make(self, *a)))
     assert solve_logistic(torch.from_numpy(X.astype(np.float32)), problems).converged.all()
     assert not taken_up
-    monkeypatch.setattr(binary, "OFF", 0.0)
+    monkeypatch.setattr(systems, "OFF", 0.0)
     assert solve_logistic(torch.from_numpy(X.astype(np.float32)), problems).converged.all()
     assert taken_up
 
@@ -300,8 +301,8 @@ def test_rows_near_a_subspace_take_few_factors(monkeypatch):
 
     With these it took 500 factors, and did not converge.
     """
-    factors, factor = [], binary.Kernel.factor
-    monkeypatch.setattr(binary.Kernel, "factor", lambda self, *a, **k: factors.append(factor(self, *a, **k)))
+    factors, factor = [], systems.Kernel.factor
+    monkeypatch.setattr(systems.Kernel, "factor", lambda self, *a, **k: factors.append(factor(self, *a, **k)))
     rng = np.random.default_rng(2)
     X = rng.normal(size=(300, 75)) @ rng.normal(size=(75, 450)) + 0.003 * rng.normal(size=(300, 450))
     problems = every_problem([Labels(rng.integers(0, 2, 300))], [1e-2, 1.0, 1e2, 1e6])
@@ -311,9 +312,9 @@ def test_rows_near_a_subspace_take_few_factors(monkeypatch):
 
 
 def test_problems_on_the_same_rows_share_the_kernel_matrix_and_those_of_one_set_the_first_factor(monkeypatch):
-    made, begun, make, begin = [], [], binary.Kernel.__init__, binary.Kernel.begin
-    monkeypatch.setattr(binary.Kernel, "__init__", lambda self, *a: made.append(make(self, *a)))
-    monkeypatch.setattr(binary.Kernel, "begin", lambda self, *a: begun.append(begin(self, *a)) or begun[-1])
+    made, begun, make, begin = [], [], systems.Kernel.__init__, systems.Kernel.begin
+    monkeypatch.setattr(systems.Kernel, "__init__", lambda self, *a: made.append(make(self, *a)))
+    monkeypatch.setattr(systems.Kernel, "begin", lambda self, *a: begun.append(begin(self, *a)) or begun[-1])
     X, y = drawn(60, 200)
     rows, others = torch.from_numpy(X.astype(np.float32)), np.roll(y, 7)
     kept = {}
