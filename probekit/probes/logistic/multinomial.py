@@ -142,10 +142,10 @@ def losses(data: Rotated, u: Tensor, y: Tensor) -> tuple[float, Tensor, Tensor]:
         if data.weights is not None:
             first *= data.weights[rows]
             loss *= data.weights[rows]
-        return [loss.sum(dtype=torch.float64)[None], product(Z.T, first)]
+        return [loss.sum(dtype=torch.float64)[None], product(first.T, Z)]
 
     loss, g = summed(data, u.shape[1], block)
-    return float(loss), g, p
+    return float(loss), g.T, p
 
 
 def curved(data: Rotated, p: np.ndarray, top: np.ndarray, u: np.ndarray) -> np.ndarray:
@@ -164,9 +164,9 @@ def curved(data: Rotated, p: np.ndarray, top: np.ndarray, u: np.ndarray) -> np.n
         move *= here
         if weights is not None:
             move *= weights[rows].numpy()
-        return [X.T @ move]
+        return [move.T @ X]
 
-    return summed(data, u.shape[1], block)[0]
+    return summed(data, u.shape[1], block)[0].T
 
 
 def bend(data: Rotated, p: Tensor) -> Tensor:

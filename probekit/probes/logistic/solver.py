@@ -16,6 +16,7 @@ Axes: N rows, D features, P problems, K score columns of a problem (1 for two cl
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeGuard
 
 import numpy as np
 import torch
@@ -85,20 +86,28 @@ def solve_logistic(
     """
     _check(X, problems)
     X = X.detach() if isinstance(X, Tensor) else X
-    in_memory = False
-    if isinstance(X, Tensor) and X.device.type == "cpu":
-        # numbers whose products float32 can hold once they are scaled
-        in_memory = standardise or not bool((X.abs() > FLOAT32).any())
-        if in_memory and (problems.labels[0].n_classes > 2 or binary.fits(X)):
-            return _by_weighting(X, problems, standardise, tol, max_iter)
+    if _in_memory(X, problems, standardise):
+        return _by_weighting(X, problems, standardise, tol, max_iter)
     which, solved = [], []
     for numbers, rows, some in _by_rows(X, problems):
         which.append(numbers)
-        if in_memory and isinstance(rows, Tensor) and binary.fits(rows):
+        if rows is not X and _in_memory(rows, some, standardise):
             solved.append(_by_weighting(rows, some, standardise, tol, max_iter))
         else:
             solved.append(_solve_shared(rows, some, standardise, tol, max_iter))
     return reassembled(solved, which)
+
+
+def _in_memory(X: Tensor | Stream, problems: ProblemSet, standardise: bool) -> TypeGuard[Tensor]:
+    """Whether `binary` or `multinomial` solves them: numbers whose products float32 can hold once they are scaled."""
+    if not isinstance(X, Tensor) or X.device.type != "cpu":
+        return False
+    if problems.labels[0].n_classes == 2 and not binary.fits(X):
+        return False
+    if standardise:
+        return True
+    least, most = X.aminmax()
+    return not bool((most > FLOAT32) | (least < -FLOAT32))
 
 
 def _check(X: Tensor | Stream, problems: ProblemSet) -> None:
@@ -195,7 +204,10 @@ def _descend(
     """
     found, n_iter = v.clone(), torch.zeros_like(before)
     patience = _patience(objective, max_iter)
-    left, point = torch.arange(len(v), device=v.device), objective.at(v, dtype)
+    left, z = torch.arange(len(v), device=v.device), None
+    if not v.any():  # scores of 0 take no product
+        z = v.new_zeros(objective.features.n, len(v), objective.K, dtype=dtype)
+    point = objective.at(v, dtype, z)
     pairs: list[tuple[Tensor, Tensor, Tensor]] = []  # as `inverse_times` takes them
     how, idle, best = ARITHMETIC[dtype], torch.zeros_like(left), v
     for i in range(max_iter + 1):
