@@ -16,7 +16,7 @@ The features have the spectrum of activations: a variance that falls as a power 
 dimension at 3,000 times the median. Every certificate is held against an objective that is computed in float64 from its
 definition: at the best weights that anyone found, newton-cholesky at a tolerance of 1e-10 among them where that takes
 less than minutes. "lbfgs to our gap" is scikit-learn's lbfgs, in float64, stopped as soon as its objective is as near
-to that as ours is certified to be, or after --patience seconds a fit (then with a "<").
+to that as ours is certified to be, or after --patience seconds a fit (then with a ">").
 """
 
 import argparse
@@ -209,7 +209,7 @@ def same_gap(
         return Parallel(n_jobs=args.threads)(delayed(lbfgs_until)(*one, args.patience) for one in each)
 
     took, arrived = timed(run, threads=args.threads)
-    return f"{'' if all(arrived) else '<'}{took / seconds:.2f}"
+    return f"{'' if all(arrived) else '>'}{took / seconds:.2f}"
 
 
 def columns(args: argparse.Namespace) -> None:

@@ -148,6 +148,17 @@ def test_a_wide_sample_gives_a_basis_that_is_poorer_not_wrong(monkeypatch):
     np.testing.assert_allclose(narrow.objective, full.objective, rtol=1e-9)
 
 
+@pytest.mark.parametrize("n", [90, 600, 1500])  # all rows, a third of them, and as many as are ever sampled
+def test_a_basis_of_some_rows_leaves_the_rows_as_they_are_and_finds_the_optimum(n):
+    X, y = world(n=n, d=9)
+    before = X.copy()
+    found = solve_logistic(streamed(X), every_problem([Labels(y, 2)], PATH))
+    np.testing.assert_array_equal(X, before)
+    assert found.converged.all()
+    best = [optimum(standardised(X), y, C) for C in PATH]
+    np.testing.assert_allclose(found.objective, best, rtol=1e-8)
+
+
 def test_no_weight_runs_away_where_nothing_but_the_penalty_holds_it():
     """Prefixes of separable rows at the weakest regularisation: the loss is flat, and so is the intercept's Hessian."""
     X, y = world(n=600, d=24, noise=0.02)
