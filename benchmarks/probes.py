@@ -303,8 +303,8 @@ def _label_fits(jobs: list[Fit], args: argparse.Namespace) -> None:
     reached = [objective(fit, found.coef[i], found.intercept[i]) for i, fit in enumerate(jobs)]
     ours = Found(np.array(reached), found.gap, found.converged)
     print(
-        f"the label's fits of a layer: {seconds:.2f} s, {statistics.median(ratios):.2f} of lbfgs; {ours.converged.sum()} "
-        f"certified, worst gap {ours.gap.max():.0e}; lbfgs to our gap takes x "
+        f"the label's fits of a layer: {seconds:.2f} s, {statistics.median(ratios):.2f} of lbfgs; "
+        f"{ours.converged.sum()} certified, worst gap {ours.gap.max():.0e}; lbfgs to our gap takes x "
         f"{same_gap(jobs, ours.objectives * (1 + ours.gap), seconds, args)}"
     )
 
