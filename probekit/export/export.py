@@ -65,8 +65,8 @@ def export_results(curves: ProbeData | Sequence[ProbeData], place: Any, options:
 def _table(curves: Sequence[ProbeData], kind: str) -> bytes:
     if kind == "latex":
         return (latex_curve(curves[0]) if len(curves) == 1 else latex_curves(curves)).encode()
-    table = results_table(curves_rows(curves))
-    return csv_bytes(table) if kind == "csv" else parquet_bytes(table)
+    rows = curves_rows(curves)
+    return csv_bytes(rows) if kind == "csv" else parquet_bytes(results_table(rows))
 
 
 def _write_card(data: ProbeData, layer: LayerResult, folder: Path) -> Path:

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
-from scipy.stats import gaussian_kde
 
 from probekit.activations.activations import Activations
 from probekit.charts.palette import GREY, INK, PALETTE, short
@@ -145,6 +144,8 @@ def _draw_densities(
 
 def _density(values: np.ndarray, every: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     """Where a Gaussian kernel estimate is computed, and the share of all rows there; None for too few values."""
+    from scipy.stats import gaussian_kde  # half a second to import, which other pictures need not wait for
+
     if len(values) < 3 or np.ptp(values) <= 1e-9 * max(1.0, np.abs(values).max()):
         return None
     beyond = OUTER * np.ptp(every)  # as far as the axes go

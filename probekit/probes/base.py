@@ -11,15 +11,13 @@ from typing import Any, Literal, Self
 import numpy as np
 import torch
 from scipy.special import expit, softmax
-from sklearn.base import BaseEstimator, ClassifierMixin, clone
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
 
 from probekit.errors import DataError, UsageError, nearest
 from probekit.machine.devices import DTYPES, find_device, has_float64
 from probekit.options.kinds import DTYPES as SHORT
 from probekit.probes.files import write_probe
 from probekit.probes.problem import LARGEST, SMALLEST, Labels, ProblemSet, every_problem
+from probekit.probes.scikit_learn import Parameterised, check_is_fitted, clone
 from probekit.probes.stream import take_some
 
 OTHER_NAMES = "The feature names should match"  # how scikit-learn's own list of wrong columns begins
@@ -29,7 +27,7 @@ class NoDirection(UsageError, AttributeError):
     """The probe has no weights in activation space; an AttributeError too, so that `hasattr` says so."""
 
 
-class Probe(BaseEstimator):
+class Probe(Parameterised):
     """A map from activations to labels.
 
     Takes numpy arrays and torch tensors of any float type on any device; decisions are computed in float64.
@@ -115,7 +113,7 @@ class Probe(BaseEstimator):
 
     def _copies(self, problems: ProblemSet) -> list[Self]:
         """An unfitted copy for each problem with its C, if the probe has one."""
-        first: Self = clone(self)  # pyright: ignore[reportAssignmentType]
+        first: Self = clone(self)
         probes = [deepcopy(first) for _ in problems.problems]  # `clone` inspects signatures, which takes longer
         for probe, problem in zip(probes, problems.problems, strict=True):
             if problem.C is not None and self.has_C:
@@ -187,7 +185,7 @@ class Probe(BaseEstimator):
         raise NotImplementedError
 
 
-class ClassifierProbe(ClassifierMixin, Probe):
+class ClassifierProbe(Probe):
     """A probe of classes. Subclasses implement `_fit` and `_decide`.
 
     Attributes:
@@ -226,6 +224,8 @@ class ClassifierProbe(ClassifierMixin, Probe):
 
     def _classed(self, y: np.ndarray) -> np.ndarray:
         """The labels [N] as 0..C-1; sets `classes_`."""
+        from sklearn.utils.multiclass import check_classification_targets  # see `probes.scikit_learn`
+
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
         self._names = None
@@ -361,13 +361,15 @@ def check_classes(labels: np.ndarray, n_classes: int) -> None:
         )
 
 
-def checked(probe: BaseEstimator, X: Any, *y: Any, dtype: Any = np.float64, **how: Any) -> Any:
+def checked(probe: Probe, X: Any, *y: Any, dtype: Any = np.float64, **how: Any) -> Any:
     """scikit-learn's `validate_data` for torch and numpy: X [N, D], and y if given.
 
     Raises:
         ValueError: NaN or infinity, shapes that do not agree.
         DataError: features whose squares are out of range; to predict from, also NaN, infinity and other shapes.
     """
+    from sklearn.utils.validation import validate_data  # see `probes.scikit_learn`
+
     X = as_numpy(X)
     try:
         with np.errstate(over="ignore", invalid="ignore"):  # scikit-learn looks for NaN in the sum, which may overflow

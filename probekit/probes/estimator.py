@@ -10,14 +10,11 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import RegressorMixin, clone
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import get_tags
-from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from probekit.errors import DataError, UsageError
 from probekit.probes.base import ClassifierProbe, Probe, checked, rows_of
 from probekit.probes.problem import Labels
+from probekit.probes.scikit_learn import check_is_fitted
 
 
 class EstimatorProbe(Probe):
@@ -49,6 +46,8 @@ class EstimatorProbe(Probe):
 
     def _learn(self, X: Any, y: Any, **weights: Any) -> None:
         """Fit a clone; sets the fitted attributes but warns of nothing."""
+        from sklearn.base import clone  # see `probes.scikit_learn`
+
         X, y = self._checked(X, y, dtype=[np.float64, np.float32])
         self.estimator_ = clone(self.estimator)
         with _named(self.estimator, "be fitted"), _convergence() as warned:
@@ -74,6 +73,8 @@ class EstimatorProbe(Probe):
         """
         self._learn(X, y)
         if not self.converged_:
+            from sklearn.exceptions import ConvergenceWarning  # see `probes.scikit_learn`
+
             warnings.warn(
                 f"{_name(self.estimator)} did not converge; raise its number of iterations",
                 ConvergenceWarning,
@@ -82,6 +83,8 @@ class EstimatorProbe(Probe):
         return self
 
     def _weighted(self, weights: np.ndarray | None) -> np.ndarray | None:
+        from sklearn.utils.validation import has_fit_parameter  # see `probes.scikit_learn`
+
         if weights is not None and has_fit_parameter(self.estimator, "sample_weight"):
             return np.flatnonzero(weights)
         return rows_of(weights)
@@ -131,7 +134,7 @@ class EstimatorClassifier(ClassifierProbe, EstimatorProbe):
         return logs[:, 1:] - logs[:, :1] if C == 2 else logs
 
 
-class EstimatorRegressor(RegressorMixin, EstimatorProbe):
+class EstimatorRegressor(EstimatorProbe):
     """A scikit-learn regressor."""
 
     predicts = "numbers"
@@ -139,12 +142,9 @@ class EstimatorRegressor(RegressorMixin, EstimatorProbe):
     @property
     def several_outputs(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Whether scikit-learn says that the estimator takes targets [N, T]."""
-        return get_tags(self.estimator).target_tags.multi_output
+        from sklearn.utils import get_tags  # see `probes.scikit_learn`
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = self.several_outputs
-        return tags
+        return get_tags(self.estimator).target_tags.multi_output
 
     def _checked(self, X: Any, y: Any, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
         return checked(self, X, y, dtype=dtype, y_numeric=True, multi_output=self.several_outputs)
@@ -157,6 +157,8 @@ class EstimatorRegressor(RegressorMixin, EstimatorProbe):
 @contextmanager
 def _convergence() -> Iterator[list[warnings.WarningMessage]]:
     """Collects the ConvergenceWarnings of what runs inside; passes other warnings on."""
+    from sklearn.exceptions import ConvergenceWarning  # see `probes.scikit_learn`
+
     warned: list[warnings.WarningMessage] = []
     with warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always", ConvergenceWarning)

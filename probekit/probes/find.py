@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-from sklearn.base import BaseEstimator, clone, is_classifier, is_regressor
-
 from probekit.errors import UsageError, nearest
 from probekit.files.hub import is_address
 from probekit.options.check import check_path
@@ -16,6 +14,7 @@ from probekit.probes.lda import LDAProbe, MeanDifferenceProbe
 from probekit.probes.logistic.probe import LogisticProbe
 from probekit.probes.mlp import MLPProbe
 from probekit.probes.ridge import RidgeProbe, RidgeRegressionProbe
+from probekit.probes.scikit_learn import clone
 from probekit.probes.sequence.aggregate import TOKEN_PROBES, AggregateProbe
 from probekit.probes.sequence.attention import AttentionProbe
 from probekit.probes.sparse import KSparseProbe
@@ -113,10 +112,7 @@ def _instance(given: Any, n_classes: int) -> Probe:
             given = given()
         except TypeError as error:
             raise UsageError(f"probe {given.__name__} needs arguments ({error}); give an instance") from None
-    # of the class: an unfitted instance may lack `predict` until it is fitted, as a StackingClassifier does
-    has_both = all(callable(getattr(type(given), name, None)) for name in ("fit", "predict"))
-    is_estimator = isinstance(given, BaseEstimator) and has_both and (is_classifier(given) or is_regressor(given))
-    if not isinstance(given, Probe) and not is_estimator:
+    if not isinstance(given, Probe) and not _is_classifier_or_regressor(given):
         raise UsageError(
             f"probe must be a name ({', '.join(PROBES)}), a probe, or a scikit-learn classifier or regressor with fit "
             f"and predict; got {type(given).__name__}"
@@ -127,7 +123,17 @@ def _instance(given: Any, n_classes: int) -> Probe:
         raise UsageError(f"probe {type(given).__name__} cannot be cloned for each fit: {error}") from None
     if isinstance(unfitted, Probe):
         return unfitted
+    from sklearn.base import is_classifier
+
     return (EstimatorClassifier if is_classifier(unfitted) else EstimatorRegressor)(unfitted)
+
+
+def _is_classifier_or_regressor(given: Any) -> bool:
+    from sklearn.base import BaseEstimator, is_classifier, is_regressor  # see `probes.scikit_learn`
+
+    # of the class: an unfitted instance may lack `predict` until it is fitted, as a StackingClassifier does
+    has_both = all(callable(getattr(type(given), name, None)) for name in ("fit", "predict"))
+    return isinstance(given, BaseEstimator) and has_both and (is_classifier(given) or is_regressor(given))
 
 
 def _aggregated(probe: Probe, aggregate: str) -> AggregateProbe:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.utils import check_random_state
 from torch import Tensor
 from torch.nn.functional import cross_entropy, linear, relu
 
@@ -79,6 +78,8 @@ class MLPProbe(WithProbabilities, ClassifierProbe):
         self.random_state = random_state
 
     def _fit(self, X: np.ndarray, labels: np.ndarray) -> None:
+        from sklearn.utils import check_random_state  # see `probes.scikit_learn`
+
         self._check_parameters()
         generator = torch.Generator("cpu").manual_seed(int(check_random_state(self.random_state).randint(2**31)))
         Z, mean, scale = standardise(X)

@@ -17,8 +17,6 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from sklearn.base import MultiOutputMixin, RegressorMixin
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from probekit.machine.devices import where_float64
@@ -33,6 +31,7 @@ from probekit.probes.moments import (
     triangle_of,
 )
 from probekit.probes.problem import Labels, ProblemSet, by_weighting
+from probekit.probes.scikit_learn import check_is_fitted
 from probekit.probes.stream import Stream, take_some
 
 QR_ROWS = 2048  # of a block whose triangle is computed by itself
@@ -96,7 +95,7 @@ class RidgeProbe(_Ridge, MomentsProbe):
         return RidgePath.of_sums(sums, (2 * counts / n - 1)[own], n).weights(C)
 
 
-class RidgeRegressionProbe(RegressorMixin, MultiOutputMixin, _Ridge):
+class RidgeRegressionProbe(_Ridge):
     """Ridge regression of one or more numbers (year, latitude) on standardised features; `score` is R2.
 
     Args:

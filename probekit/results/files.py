@@ -2,27 +2,24 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from probekit.errors import DataError
 from probekit.files.durable import write_as
 from probekit.files.plain_files import MAX_RESULTS, MAX_WEIGHTS, read_bytes
 from probekit.files.records import describing, read_as, read_json_file
 from probekit.results.kinds import AGAIN, KINDS, TABLE, clear_folder
-from probekit.results.table import csv_bytes
-
-if TYPE_CHECKING:
-    import pandas as pd
+from probekit.results.table import TableRow, csv_bytes
 
 
 def write_results(
     kind: str,
     folder: Path,
     body: Mapping[str, Any],
-    table: "pd.DataFrame",
+    rows: Iterable[TableRow],
     write_parts: Callable[[Path], Mapping[str, Any]] = lambda folder: {},
 ) -> None:
     """Replace the results in a folder: first the parts, then results.csv and, last, the JSON.
@@ -31,7 +28,7 @@ def write_results(
         kind: a key of `KINDS`.
         folder: where they go.
         body: what the JSON holds.
-        table: see `results_table`.
+        rows: of results.csv.
         write_parts: writes other files into the folder, and returns what the JSON says of them.
 
     Raises:
@@ -40,10 +37,10 @@ def write_results(
     """
     body = {"format": KINDS[kind].form, **body}
     _json(body)
-    rows = csv_bytes(table)
+    table = csv_bytes(rows)
     clear_folder(folder, kind)
     body |= write_parts(folder)
-    write_as(folder / TABLE, rows)
+    write_as(folder / TABLE, table)
     write_as(folder / KINDS[kind].file, _json(body))
 
 

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from probekit.text import spreadsheet_cell
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 TableRow = Mapping[str, Any]
 """The cells of a row by column; columns that it lacks are empty."""
 
-_TEXT, _WHOLE, _REAL, _FLAG = "object", "Int64", "float64", "boolean"
+_TEXT, _WHOLE, _REAL, _FLAG = "object", "Int64", "float64", "boolean"  # as pandas names them
+_PYTHON: dict[str, Callable[[Any], Any]] = {_WHOLE: int, _REAL: float, _FLAG: bool}
 COLUMNS = {
     "kind": _TEXT,  # what the score is of: "probe", "baseline", "lead", "difference" and more
     "run": _TEXT,  # of a comparison
@@ -65,16 +66,20 @@ def results_table(rows: Iterable[TableRow]) -> "pd.DataFrame":
     return pd.DataFrame(cells, columns=list(COLUMNS), dtype=object).astype(COLUMNS)
 
 
-def csv_bytes(table: "pd.DataFrame") -> bytes:
-    """A table as CSV in UTF-8, whose texts, which may come from data, are no formulas for a spreadsheet."""
-    safe = table.copy(deep=False)
-    texts = list(table.select_dtypes(object))
-    for name in texts:
-        safe[name] = [_cell(cell) if isinstance(cell, str) else cell for cell in table[name]]
+def csv_bytes(rows: Iterable[TableRow]) -> bytes:
+    """The rows as CSV in UTF-8, whose texts, which may come from data, are no formulas for a spreadsheet."""
+    lines = []
+    for row in rows:
+        assert row.keys() <= COLUMNS.keys(), row.keys() - COLUMNS.keys()
+        lines.append([_cell(row.get(name), kind) for name, kind in COLUMNS.items()])
     # Python 3.11 leaves a lone carriage return bare, which readers take for the end of a line
-    is_broken = any("\r" in cell for name in texts for cell in safe[name] if isinstance(cell, str))
+    is_broken = any("\r" in cell for line in lines for cell in line if isinstance(cell, str))
+    out = io.StringIO()
     quoting = csv.QUOTE_NONNUMERIC if is_broken else csv.QUOTE_MINIMAL
-    return safe.to_csv(index=False, lineterminator="\n", quoting=quoting).encode()
+    writer = csv.writer(out, lineterminator="\n", quoting=quoting)
+    writer.writerow(COLUMNS)
+    writer.writerows(lines)
+    return out.getvalue().encode()
 
 
 def parquet_bytes(table: "pd.DataFrame") -> bytes:
@@ -90,9 +95,15 @@ def ends_of(interval: Sequence[float] | None, low: str = "low", high: str = "hig
     return {} if interval is None else {low: interval[0], high: interval[1]}
 
 
-def _cell(text: str) -> str:
-    """A number, such as the position -1, stays as it is."""
-    text = _utf8(text)
+def _cell(value: Any, kind: str) -> Any:
+    """A cell of CSV; a text that is a number, such as the position -1, stays as it is."""
+    if value is None or value != value:  # nan
+        return ""
+    if kind != _TEXT:
+        return _PYTHON[kind](value)
+    if not isinstance(value, str):
+        return value
+    text = _utf8(value)
     return text if text.removeprefix("-").isdecimal() else spreadsheet_cell(text)
 
 

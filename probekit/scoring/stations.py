@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from probekit.errors import ResumeMismatch, UsageError, nearest
@@ -24,6 +23,7 @@ from probekit.options import MonitorOptions
 from probekit.options.check import is_whole
 from probekit.points import Place
 from probekit.probes import Probe
+from probekit.probes.scikit_learn import check_is_fitted
 from probekit.scoring.calibrate import calibrated, calibration_of
 from probekit.scoring.probe import model_differences, result_at
 from probekit.scoring.running import TokenRule, token_rule

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from scipy.stats import binomtest, norm, t
+from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 from probekit.evaluation.scores.bootstrap import LEVEL, Bootstrap, groups_note, satterthwaite
 from probekit.evaluation.scores.joint import ROUNDING
@@ -124,7 +124,7 @@ def _welch(values: Sequence[float], others: Sequence[float]) -> tuple[float, flo
     if variance <= 0:
         return None
     freedom = variance**2 / sum(part**2 / (len(each) - 1) for part, each in zip(parts, (values, others), strict=True))
-    half = float(t.ppf((1 + LEVEL) / 2, freedom)) * math.sqrt(variance)
+    half = float(stdtrit(freedom, (1 + LEVEL) / 2)) * math.sqrt(variance)
     return difference - half, difference + half
 
 
@@ -202,18 +202,20 @@ class Differences:
                 return difference, (difference, difference), 1.0
             # both are perfect, or fail, in every resample: the rows say no more than each run's own interval
             return difference, *independent_difference(*((run.estimate or 0.0, run.interval) for run in runs))
-        half = float(t.ppf((1 + LEVEL) / 2, freedom)) * error
-        return difference, (difference - half, difference + half), float(2 * t.sf(abs(difference) / error, freedom))
+        half = float(stdtrit(freedom, (1 + LEVEL) / 2)) * error
+        return difference, (difference - half, difference + half), float(2 * stdtr(freedom, -abs(difference) / error))
 
 
 def accuracy_difference(mine: Predictions, theirs: Predictions, bootstrap: Bootstrap) -> tuple[float, Ends, float]:
     """The difference of two accuracies on the same rows, its 95% interval and its p-value."""
+    from scipy.stats import binomtest  # half a second to import, which one curve alone need not wait for
+
     right, wrong = mine.predicted == mine.truth, theirs.predicted == theirs.truth
     won, lost = int((right & ~wrong).sum()), int((~right & wrong).sum())
     n = len(right)
     if bootstrap.groups is None:
         p = float(binomtest(won, won + lost).pvalue) if won + lost else 1.0
-        low, high, _ = _adjusted(won, lost, n, float(norm.ppf((1 + LEVEL) / 2)))
+        low, high, _ = _adjusted(won, lost, n, float(ndtri((1 + LEVEL) / 2)))
         return (won - lost) / n, (low, high), p
     error, freedom = _error(mine, theirs, "accuracy", bootstrap)
     difference = (won - lost) / n
@@ -222,8 +224,8 @@ def accuracy_difference(mine: Predictions, theirs: Predictions, bootstrap: Boots
     if math.isfinite(error) and error > ROUNDING:
         pairs = max(1.0, ((won + lost) / n - difference**2) / error**2)
     freedom = freedom if math.isfinite(freedom) else 1.0
-    low, high, z = _adjusted(won / n * pairs, lost / n * pairs, pairs, float(t.ppf((1 + LEVEL) / 2, freedom)))
-    return difference, (low, high), float(2 * t.sf(abs(z), freedom))
+    low, high, z = _adjusted(won / n * pairs, lost / n * pairs, pairs, float(stdtrit(freedom, (1 + LEVEL) / 2)))
+    return difference, (low, high), float(2 * stdtr(freedom, -abs(z)))
 
 
 def _adjusted(won: float, lost: float, n: float, quantile: float) -> tuple[float, float, float]:
@@ -263,8 +265,8 @@ def independent_difference(
     high = (a - b) + math.hypot(ends[1] - a, b - others[0])
     # the half towards 0 decides whether 0 is inside, so the p-value agrees with the interval
     half = (a - b) - low if a >= b else high - (a - b)
-    quantile = float(norm.ppf((1 + LEVEL) / 2))
-    return (low, high), 1.0 if half <= ROUNDING else float(2 * norm.sf(quantile * abs(a - b) / half))
+    quantile = float(ndtri((1 + LEVEL) / 2))
+    return (low, high), 1.0 if half <= ROUNDING else float(2 * ndtr(-quantile * abs(a - b) / half))
 
 
 def corrected(found: Sequence[RunDifference]) -> list[RunDifference]:

@@ -6,7 +6,6 @@ from pathlib import Path
 from probekit.evaluation.results.files import json_C
 from probekit.files.records import ensure, inside
 from probekit.results.files import reading, write_results
-from probekit.results.table import results_table
 from probekit.side_by_side.data import ComparisonData
 from probekit.side_by_side.table import comparison_rows
 
@@ -20,7 +19,7 @@ def save_comparison(data: ComparisonData, folder: Path) -> None:
     lists = {name: [asdict(each) for each in getattr(data, name)] for name in ("runs", "differences", "groups")}
     for place in (place for run in lists["runs"] for place in run["places"]):
         place["C"] = json_C(place["C"])
-    write_results("comparison", folder, {"meta": data.meta, **lists}, results_table(comparison_rows(data)))
+    write_results("comparison", folder, {"meta": data.meta, **lists}, comparison_rows(data))
 
 
 def load_comparison(folder: Path) -> ComparisonData:

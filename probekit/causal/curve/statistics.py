@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import norm, t
+from scipy.special import ndtr, stdtrit
 
 from probekit.evaluation.scores.bootstrap import LEVEL, Bootstrap
 
@@ -69,8 +69,8 @@ def ratio_interval(part_N: np.ndarray, whole_N: np.ndarray, bootstrap: Bootstrap
     parts_S, wholes_S = np.concatenate(sums, axis=1)
     if not wholes_S.all():
         return None
-    quantile = t.ppf((1 + LEVEL) / 2, units - 1) * np.sqrt(units / (units - 1))
-    tail = float(norm.sf(quantile))
+    quantile = stdtrit(units - 1, (1 + LEVEL) / 2) * np.sqrt(units / (units - 1))
+    tail = float(ndtr(-quantile))
     low, high = np.quantile(parts_S / wholes_S, [tail, 1 - tail])
     return float(low), float(high)
 

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.special import betainc, betaincinv
-from sklearn.base import clone
 from torch import Tensor
 
 from probekit.causal.directions.directions import class_vectors
@@ -24,6 +23,7 @@ from probekit.errors import DataError, UsageError
 from probekit.interventions.where import to_tensor
 from probekit.options.check import check_whole, is_real
 from probekit.probes.base import Probe
+from probekit.probes.scikit_learn import clone
 from probekit.text import kind_of
 
 

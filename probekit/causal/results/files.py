@@ -12,7 +12,6 @@ from probekit.causal.data import CausalData, CausalLayer, CausalMeta, ChecklistI
 from probekit.causal.results.table import causal_rows
 from probekit.files.records import As, ensure, inside, read_as
 from probekit.results.files import reading, write_results
-from probekit.results.table import results_table
 from probekit.text import listed
 
 _LISTS: dict[str, type] = {
@@ -38,7 +37,7 @@ def save_causal(data: CausalData, folder: Path) -> None:
         StorageError: the disk refused, or the folder holds something else.
     """
     lists = {name: [_plain(vars(each)) for each in getattr(data, name)] for name in _LISTS}
-    write_results("causal", folder, {"meta": _plain(data.meta), **lists}, results_table(causal_rows(data)))
+    write_results("causal", folder, {"meta": _plain(data.meta), **lists}, causal_rows(data))
 
 
 def load_causal(folder: Path) -> CausalData:

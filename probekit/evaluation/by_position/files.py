@@ -16,7 +16,7 @@ from probekit.files.records import MISSING, ensure, inside
 from probekit.options.probe import BY_HEAD, BY_POSITION
 from probekit.probes.in_results import save_probe
 from probekit.results.files import reading, write_results
-from probekit.results.table import TableRow, ends_of, results_table
+from probekit.results.table import TableRow, ends_of
 from probekit.text import listed
 
 
@@ -86,8 +86,7 @@ def save_positions(data: PositionData, folder: Path) -> None:
         saved = [_save_probe(data, one, _name(noun, i), folder) for i, one in enumerate(data.positions)]
         return {kind: [{**entry, "probe": probe} for entry, probe in zip(entries, saved, strict=True)]}
 
-    table = results_table(position_rows(data))
-    write_results(kind, folder, {"meta": data.meta, kind: entries}, table, write_probes)
+    write_results(kind, folder, {"meta": data.meta, kind: entries}, position_rows(data), write_probes)
 
 
 def load_positions(folder: Path, noun: str = BY_POSITION) -> PositionData:

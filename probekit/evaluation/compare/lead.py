@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy.stats import t
+from scipy.special import stdtrit
 
 from probekit.evaluation.results.data import LayerResult
 from probekit.evaluation.scores.bootstrap import LEVEL, Bootstrap
@@ -49,7 +49,7 @@ def paired_difference(
     n = bootstrap.n_units
     if n < 2 or not len(difference):
         return ahead, None
-    half = float(t.ppf((1 + LEVEL) / 2, n - 1) * difference.std() * np.sqrt(n / (n - 1)))
+    half = float(stdtrit(n - 1, (1 + LEVEL) / 2) * difference.std() * np.sqrt(n / (n - 1)))
     return ahead, [ahead - half, ahead + half]
 
 

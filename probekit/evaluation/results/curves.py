@@ -62,7 +62,8 @@ class ProbeCurves(SeveralResults[ProbeResults]):
         Raises:
             StorageError: the disk refused, or the folder holds something else.
         """
-        save_several("curves", list(self.values()), self.meta, self.to_frame(), Path(folder), save_results)
+        curves = list(self.values())
+        save_several("curves", curves, self.meta, curves_rows(curves), Path(folder), save_results)
         return Path(folder)
 
     @classmethod

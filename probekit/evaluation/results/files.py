@@ -16,7 +16,6 @@ from probekit.probes import load_probe
 from probekit.probes.find import SAVED
 from probekit.probes.in_results import save_probe
 from probekit.results.files import check_probe_hash, reading, write_part, write_results
-from probekit.results.table import results_table
 
 
 class _ResultsFile(TypedDict):
@@ -60,7 +59,7 @@ def save_results(data: ProbeData, folder: Path) -> None:
         }
 
     body = {"meta": data.meta, "best": best, **lists, "pooled": pooled}
-    write_results("curve", folder, body, results_table(curve_rows(data)), write_parts)
+    write_results("curve", folder, body, curve_rows(data), write_parts)
 
 
 def load_results(folder: Path) -> ProbeData:
@@ -91,7 +90,7 @@ def save_transfer(data: TransferData, folder: Path) -> None:
         StorageError: the disk refused, or the folder holds something else.
     """
     body = {"meta": data.meta, "cells": [as_entry(cell) for cell in data.cells]}
-    write_results("transfer", folder, body, results_table(transfer_rows(data)))
+    write_results("transfer", folder, body, transfer_rows(data))
 
 
 def load_transfer(folder: Path) -> TransferData:

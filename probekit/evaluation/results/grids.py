@@ -1,6 +1,6 @@
 """`ProbeGrids`: what `train_probes` returns for several points, label sets and probes by position, head or value."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -44,7 +44,10 @@ class ProbeGrids(SeveralResults[Grid]):
 
     def to_frame(self) -> "pd.DataFrame":
         """The tidy tables of all grids as one."""
-        return results_table(row for grid in self.values() for row in grid_table_rows(grid))
+        return results_table(self._rows())
+
+    def _rows(self) -> Iterator[TableRow]:
+        return (row for grid in self.values() for row in grid_table_rows(grid))
 
     def plot(self, *, title: str | None = None, width: float | None = None) -> "Figure":
         """Draw the grids under one another on a new figure; returns the figure.
@@ -81,7 +84,7 @@ class ProbeGrids(SeveralResults[Grid]):
             StorageError: the disk refused, or the folder holds something else.
         """
         folder = check_path("folder", folder)
-        save_several("grids", list(self.values()), self.meta, self.to_frame(), folder, lambda grid, own: grid.save(own))
+        save_several("grids", list(self.values()), self.meta, self._rows(), folder, lambda grid, own: grid.save(own))
         return folder
 
     @classmethod

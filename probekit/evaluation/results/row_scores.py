@@ -16,6 +16,7 @@ import numpy as np
 from probekit.evaluation.results.arrays import check_array
 from probekit.files.records import Unfit, describing, ensure
 from probekit.results.files import read_part
+from probekit.tasks.fields import LISTS, NUMBERS, TEXTS, RaggedRows, to_arrow
 from probekit.text import listed, printable
 
 ROWS_FILE = "predictions.parquet"
@@ -61,31 +62,20 @@ def digests_of(inputs: Sequence[Any], has_texts: bool) -> np.ndarray:
     return np.array([digests[id(one)] for one in inputs], dtype=object)
 
 
-def row_scores_frame(rows: RowScores) -> Any:
-    """The rows as a DataFrame: id, digest, split, label, group, then the scores and predictions of each place."""
-    import pandas as pd
-
-    columns: dict[str, Any] = {
-        "id": rows.ids,
-        "digest": rows.digests,
-        "split": rows.splits,
-        "label": _cells(rows.labels),
-        "group": rows.groups,
-    }
-    for place, values in rows.scores.items():
-        columns[place] = _cells(values)
-        if place in rows.predicted:
-            columns[PREDICTED + place] = rows.predicted[place]
-    return pd.DataFrame(columns)
-
-
 def row_scores_bytes(rows: RowScores) -> bytes:
-    """The rows as a Parquet file."""
+    """The rows as a Parquet file: id, digest, split, label, group, then the scores and predictions of each place."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    columns = {"id": to_arrow(TEXTS, rows.ids), "digest": to_arrow(TEXTS, rows.digests)}
+    columns |= {"split": to_arrow(TEXTS, rows.splits), "label": _numbers(rows.labels), "group": _numbers(rows.groups)}
+    for place, values in rows.scores.items():
+        columns[place] = _numbers(values)
+        if place in rows.predicted:
+            columns[PREDICTED + place] = _numbers(rows.predicted[place])
     out = io.BytesIO()
-    pq.write_table(pa.Table.from_pandas(row_scores_frame(rows), preserve_index=False), out, compression="zstd")
+    table = pa.Table.from_arrays([*columns.values()], names=[*columns])
+    pq.write_table(table, out, compression="zstd")
     return out.getvalue()
 
 
@@ -188,8 +178,11 @@ def _array(column: Any, name: str) -> np.ndarray:
     return values.to_numpy(zero_copy_only=False).reshape(len(whole), -1)
 
 
-def _cells(values: np.ndarray) -> Any:
-    return values if values.ndim == 1 else list(values)
+def _numbers(values: np.ndarray) -> Any:
+    """A column of numbers [N], or of lists of K numbers."""
+    if values.ndim == 1:
+        return to_arrow(NUMBERS, values)
+    return to_arrow(LISTS, RaggedRows(values.reshape(-1), np.arange(len(values) + 1) * values.shape[1]))
 
 
 def _digest(one: Any) -> str:

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict, TypeVar
+from typing import Annotated, Any, NotRequired, TypedDict, TypeVar
 
 from probekit.errors import DataError, ProbekitError, UsageError
 from probekit.evaluation.results.coordinates import (
@@ -24,10 +24,8 @@ from probekit.files.plain_files import MAX_RESULTS, read_bytes
 from probekit.files.records import Must, ensure
 from probekit.results.files import reading, write_results
 from probekit.results.kinds import AGAIN, KINDS
+from probekit.results.table import TableRow
 from probekit.text import counted, listed, printable
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _LONGEST = 80  # characters of a folder's name
 _FOLDER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
@@ -148,7 +146,7 @@ def save_several(
     kind: str,
     several: Sequence[Any],
     meta: Mapping[str, Any],
-    table: "pd.DataFrame",
+    rows: Iterable[TableRow],
     folder: Path,
     save: Callable[[Any, Path], Any],
 ) -> None:
@@ -158,7 +156,7 @@ def save_several(
         kind: "curves" or "grids".
         several: the results.
         meta: of all together.
-        table: of all together.
+        rows: of the table of all together.
         folder: where they go.
         save: writes one of them into its folder.
 
@@ -173,7 +171,7 @@ def save_several(
             entries.append({**coordinates(each.meta), "folder": name, "sha256": _hash(folder / name, kind)})
         return {kind: entries}
 
-    write_results(kind, folder, {"meta": meta}, table, write_each)
+    write_results(kind, folder, {"meta": meta}, rows, write_each)
 
 
 def load_several(kind: str, folder: Path, load: Callable[[Path], R]) -> tuple[list[R], dict[str, Any]]:

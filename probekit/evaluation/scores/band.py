@@ -8,7 +8,7 @@ Axes: L layers, S resamples, G resampled units.
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.stats import norm, t
+from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 from probekit.evaluation.scores.bootstrap import LEVEL, Bootstrap, satterthwaite
 from probekit.evaluation.scores.joint import ROUNDING, known_layers, largest_deviation
@@ -74,7 +74,8 @@ def _critical(studentised: np.ndarray, jackknifed: np.ndarray, level: float) -> 
     most = jackknifed.shape[1] - 1
     largest = largest_deviation(studentised, most + 1, level)
     freedom = [satterthwaite(each, most + 1) if np.isfinite(each).all() else most for each in jackknifed]
-    return t.isf(t.sf(largest, most), freedom)
+    tail = stdtr(most, -largest)
+    return np.where(tail > 0, -stdtrit(freedom, tail), np.inf)  # of a tail of 0, `stdtrit` gives inf of the other sign
 
 
 def curve_band(
@@ -104,7 +105,7 @@ def curve_band(
     _, values, resampled = known_layers(values, resampled)
     deviations = _deviations_of_r2 if metric == "r2" else _deviations
     quantile = _quantile(deviations(values, resampled), resampled, level, bootstrap.n_units)
-    pointwise = max(level, float(2 * norm.cdf(quantile) - 1))
+    pointwise = max(level, float(2 * ndtr(quantile) - 1))
     ends = [bootstrap.intervals(p, pointwise, [metric], exact=True).get(metric, (np.nan, np.nan)) for p in predictions]
     return np.array(ends)
 
@@ -127,9 +128,9 @@ def _quantile(deviations: np.ndarray, resampled: np.ndarray, level: float, n_uni
     """
     errors = resampled.std(axis=1)
     varies = errors > ROUNDING
-    bonferroni = float(norm.ppf(1 - (1 - level) / (2 * max(1, int((~varies).sum())))))
+    bonferroni = float(ndtri(1 - (1 - level) / (2 * max(1, int((~varies).sum())))))
     if not varies.any() or n_units < 2:
         return bonferroni
     studentised = np.abs(deviations)[varies] / errors[varies, None]
     largest = largest_deviation(studentised, n_units, level)
-    return max(bonferroni, -float(norm.ppf(t.sf(largest, n_units - 1))))
+    return max(bonferroni, -float(ndtri(stdtr(n_units - 1, -largest))))

@@ -18,8 +18,7 @@ from collections.abc import Iterable, Iterator
 from threading import Lock
 
 import numpy as np
-from scipy.special import expit, logit
-from scipy.stats import beta, norm, t
+from scipy.special import betaincinv, expit, logit, ndtri, stdtrit
 
 from probekit.evaluation.scores.metrics import Predictions, metric_names, weighing
 from probekit.evaluation.scores.regression import r2_ceiling
@@ -105,7 +104,7 @@ class Bootstrap:
             elif name in _SHARES and value in (0, 1):
                 intervals[name] = _exact(value, self._rarest(predictions.truth), level)
             else:
-                half = float(t.ppf((1 + level) / 2, freedom[name])) * error
+                half = float(stdtrit(freedom[name], (1 + level) / 2)) * error
                 intervals[name] = _studentised(name, value, half)
         if "r2" in intervals:
             low, high = intervals["r2"]
@@ -221,13 +220,13 @@ class Bootstrap:
         if value in (0, 1):
             return _exact(value, self.n_units, level)
         ungrouped = self.groups is None
-        quantile = norm.ppf((1 + level) / 2) if ungrouped else t.ppf((1 + level) / 2, freedom)
+        quantile = ndtri((1 + level) / 2) if ungrouped else stdtrit(freedom, (1 + level) / 2)
         n = self.n if ungrouped or error == 0 else value * (1 - value) / error**2
         k = quantile**2 / n
         middle, half = (value + k / 2) / (1 + k), np.sqrt(k * (value * (1 - value) + k / 4)) / (1 + k)
         low, high = float(middle - half), float(middle + half)
         if exact and n * min(value, 1 - value) < FEW_ERRORS:
-            low, high = _widened(low, high, value, float(norm.ppf((1 + level) / 2) ** 2 / k), level)
+            low, high = _widened(low, high, value, float(ndtri((1 + level) / 2) ** 2 / k), level)
         return low, high
 
     def _rarest(self, truth: np.ndarray) -> int:
@@ -278,7 +277,7 @@ def satterthwaite(jackknifed: np.ndarray, n_units: int) -> float:
 def _widened(low: float, high: float, value: float, n: float, level: float) -> tuple[float, float]:
     """Widened to the exact interval of n independent examples, n not always an integer (Korn and Graubard 1998)."""
     right, tail = value * n, (1 - level) / 2
-    ends = beta.ppf(tail, right, n - right + 1), beta.ppf(1 - tail, right + 1, n - right)
+    ends = betaincinv(right, n - right + 1, tail), betaincinv(right + 1, n - right, 1 - tail)
     return min(low, float(ends[0])), max(high, float(ends[1]))
 
 

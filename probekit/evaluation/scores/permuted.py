@@ -9,7 +9,6 @@ Axes: L layers, N examples, S permutations, C classes, K outputs.
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from scipy.stats import rankdata
 
 from probekit.evaluation.scores.predictions import Predictions, adder, mean_known, ratio
 from probekit.evaluation.scores.ranking import log_odds, with_ties
@@ -54,7 +53,7 @@ def _class_sums(truths: np.ndarray, n_classes: int, values: np.ndarray | None = 
 
 def _auroc(layers: Sequence[Predictions], metric: str) -> Permuted:
     """From the ranks of the scores (Mann and Whitney 1947)."""
-    ranks = [rankdata(_by_class(each), axis=0) for each in layers]  # [N, 1] or [N, C]
+    ranks = [_ranks(_by_class(each)) for each in layers]  # [N, 1] or [N, C]
     n, n_classes = len(layers[0].truth), layers[0].n_classes
 
     def values(truths: np.ndarray) -> np.ndarray:
@@ -70,6 +69,13 @@ def _auroc(layers: Sequence[Predictions], metric: str) -> Permuted:
     return values
 
 
+def _ranks(values: np.ndarray, ties: str = "average") -> np.ndarray:
+    """The ranks in each column [N, K]."""
+    from scipy.stats import rankdata  # half a second to import, which accuracy does without
+
+    return rankdata(values, method=ties, axis=0)
+
+
 def _by_class(predictions: Predictions) -> np.ndarray:
     """The scores that rank the examples of each class above the others, [N, C]; of two classes, of class 1: [N, 1]."""
     return with_ties(predictions.scores[:, None] if predictions.scores.ndim == 1 else log_odds(predictions.scores))
@@ -77,7 +83,7 @@ def _by_class(predictions: Predictions) -> np.ndarray:
 
 def _average_precision(layers: Sequence[Predictions], metric: str) -> Permuted:
     """From the places of a class's examples: the i-th best of them, at place d, adds i / d."""
-    places = [rankdata(-_by_class(each), method="max", axis=0).astype(np.int64) for each in layers]
+    places = [_ranks(-_by_class(each), "max").astype(np.int64) for each in layers]
     n, n_classes = len(layers[0].truth), layers[0].n_classes
     two = places[0].shape[1] == 1
 
@@ -130,7 +136,7 @@ def _r2(truths: np.ndarray, predicted: np.ndarray) -> np.ndarray:
 def _spearman(truths: np.ndarray, predicted: np.ndarray) -> np.ndarray:
     """Spearman's correlation of predictions [L, N] with targets [S, N]: [L, S]; 0 where predictions do not vary."""
     middle = (truths.shape[1] + 1) / 2
-    ranks, others = rankdata(truths, axis=1) - middle, rankdata(predicted, axis=1) - middle
+    ranks, others = _ranks(truths.T).T - middle, _ranks(predicted.T).T - middle
     spread, other_spread = (ranks**2).sum(axis=1), (others**2).sum(axis=1)[:, None]
     correlation = ratio(others @ ranks.T, np.sqrt(spread * other_spread))
     return np.where((spread > 0) & (other_spread <= 0), 0, correlation)

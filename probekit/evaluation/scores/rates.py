@@ -8,7 +8,7 @@ Axes: N rows.
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import beta, t
+from scipy.special import betaincinv, stdtrit
 
 DEFAULT_FPR = 0.01
 LEVEL = 0.95
@@ -111,13 +111,13 @@ def _independent_rows(flagged: np.ndarray, unit: np.ndarray, G: int) -> float:
     variance = G / (G - 1) * float((off**2).sum())
     if variance == 0:
         return n
-    wider = t.ppf((1 + LEVEL) / 2, G - 1) / t.ppf((1 + LEVEL) / 2, n - 1)  # the variance itself is an estimate
+    wider = stdtrit(G - 1, (1 + LEVEL) / 2) / stdtrit(n - 1, (1 + LEVEL) / 2)  # the variance itself is an estimate
     return min(n, float(share * (1 - share) / variance / wider**2))
 
 
 def _exact_ends(share: float, n: float) -> tuple[float, float]:
     """The interval of Clopper and Pearson of share * n hits in n rows; n need not be whole."""
     tail = (1 - LEVEL) / 2
-    low = float(beta.ppf(tail, share * n, n - share * n + 1)) if share > 0 else 0.0
-    high = float(beta.ppf(1 - tail, share * n + 1, n - share * n)) if share < 1 else 1.0
+    low = float(betaincinv(share * n, n - share * n + 1, tail)) if share > 0 else 0.0
+    high = float(betaincinv(share * n + 1, n - share * n, 1 - tail)) if share < 1 else 1.0
     return low, high

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy.stats import t
+from scipy.special import stdtrit
 
 from probekit.activations.activations import Activations
 from probekit.errors import DataError
@@ -234,7 +234,7 @@ def _change(compared: Compared, metric: str) -> dict[str, Any]:
         n = bootstrap.n_units
         variance += difference.var() * n / max(1, n - 1) if len(difference) else np.nan
         units += n - 1
-    half = float(t.ppf((1 + LEVEL) / 2, max(1, units)) * np.sqrt(variance)) / len(compared)
+    half = float(stdtrit(max(1, units), (1 + LEVEL) / 2) * np.sqrt(variance)) / len(compared)
     is_known = np.isfinite(half) and all(bootstrap.has_intervals for _, _, bootstrap in compared)
     interval = [others - same - half, others - same + half] if is_known else None
     return {"same": same, "others": others, "change": others - same, "interval": interval}

@@ -7,8 +7,6 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor
 
 from probekit.machine.devices import has_float64, where_float64
@@ -65,6 +63,8 @@ class LogisticProbe(WithProbabilities, LinearProbe):
             ValueError: NaN or infinity, shapes that do not agree, parameters out of range.
             DataError: fewer than two classes in `y`.
         """
+        from sklearn.utils.validation import _check_sample_weight  # see `probes.scikit_learn`
+
         X, labels = self._validated(X, y)
         weights = (
             None if sample_weight is None else _check_sample_weight(sample_weight, labels, ensure_non_negative=True)
@@ -89,6 +89,8 @@ class LogisticProbe(WithProbabilities, LinearProbe):
 
     def _warn(self) -> None:
         if not self.converged_:
+            from sklearn.exceptions import ConvergenceWarning  # see `probes.scikit_learn`
+
             way = "take a smaller C" if self.standardise else "take standardise=True or a smaller C"
             warnings.warn(
                 f"not converged after {self.n_iter_} iterations: the relative distance to the optimum may be "

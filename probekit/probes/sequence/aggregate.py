@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from probekit.errors import DataError, UsageError, nearest
@@ -27,6 +26,7 @@ from probekit.probes.logistic.probe import LogisticProbe
 from probekit.probes.moments import RowMoments, ledoit_wolf
 from probekit.probes.problem import Labels, ProblemSet
 from probekit.probes.ridge import RidgeProbe
+from probekit.probes.scikit_learn import check_is_fitted
 from probekit.probes.sequence.base import SequenceProbe, weights_of
 from probekit.probes.sequence.ragged import (
     Ragged,

@@ -24,8 +24,6 @@ from typing import Any, Self
 
 import numpy as np
 from scipy.special import expit, log_softmax
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_is_fitted
 
 from probekit.machine.threads import one_thread
 from probekit.options.check import check_positive, check_strength, check_whole
@@ -33,6 +31,7 @@ from probekit.probes.base import scale_of
 from probekit.probes.lbfgs import BatchedLBFGS, Minima, Precondition
 from probekit.probes.logistic.probe import LogisticProbe
 from probekit.probes.problem import Labels, ProblemSet, by_weighting, every_problem, subset
+from probekit.probes.scikit_learn import check_is_fitted
 from probekit.probes.sequence.base import SequenceProbe, weights_of
 from probekit.probes.sequence.ragged import (
     Ragged,
@@ -132,6 +131,8 @@ class AttentionProbe(SequenceProbe):
         """As `SequenceProbe.fit`; warns if the solver did not converge."""
         super().fit(X, y)
         if not self.converged_:
+            from sklearn.exceptions import ConvergenceWarning  # see `probes.scikit_learn`
+
             warnings.warn(
                 f"not converged after {self.n_iter_} passes: the norm of the gradient is {self.gradient_norm_:.1e}; "
                 "take a smaller C or a larger max_iter",

@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
-from sklearn.utils import column_or_1d
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from probekit.errors import DataError
 from probekit.probes.base import ClassifierProbe, WithProbabilities, as_numpy
 from probekit.probes.problem import Labels, ProblemSet, every_problem
+from probekit.probes.scikit_learn import check_is_fitted
 from probekit.probes.sequence.ragged import Ragged, as_ragged, text_parts
 
 
@@ -35,6 +34,8 @@ class SequenceProbe(WithProbabilities, ClassifierProbe):
             UsageError: X is no list of arrays, or a parameter out of range.
             DataError: a text without tokens, NaN or infinity; fewer than two classes in `y`.
         """
+        from sklearn.utils import column_or_1d  # see `probes.scikit_learn`
+
         X, y = as_ragged(X), column_or_1d(as_numpy(y))
         if len(y) != len(X):
             raise DataError(f"expected a label for each of the {len(X)} texts, got {len(y)}")
@@ -63,7 +64,7 @@ class SequenceProbe(WithProbabilities, ClassifierProbe):
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Log odds [N] for two classes (positive means the second one), logits [N, C] for more."""
-        check_is_fitted(self, "classes_")
+        check_is_fitted(self)
         return text_scores([self], as_ragged(X, self.n_features_in_))[0]
 
 

@@ -214,8 +214,8 @@ def test_groups_and_scores_are_looked_at_once(monkeypatch):
     made, ranked = [], []
     monkeypatch.setattr(permutation, "_CHUNK", 100)  # one permutation in each chunk
     monkeypatch.setattr(permutation, "permuter", lambda *a: made.append(1) or permuter(*a))
-    rank = permuted_metrics.rankdata
-    monkeypatch.setattr(permuted_metrics, "rankdata", lambda *a, **how: ranked.append(1) or rank(*a, **how))
+    rank = permuted_metrics._ranks
+    monkeypatch.setattr(permuted_metrics, "_ranks", lambda *a: ranked.append(1) or rank(*a))
     layers, groups = curve(0, 60, np.full(3, 0.5), 4)
     permutation_test(layers, "auroc", groups=groups, permutations=20)
     assert (len(made), len(ranked)) == (1, 3)
