@@ -317,9 +317,9 @@ def relabelled(path: Path) -> Iterator[tuple[str, list[tuple[str, int]]]]:
 
 
 def environment() -> dict[str, str]:
-    """Without what pins OpenBLAS to another processor's kernels, and without a limit on threads."""
-    pins = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    return {key: value for key, value in os.environ.items() if key not in pins}
+    """Without what pins OpenBLAS to another processor's kernels, limits threads, or keeps no compiled modules."""
+    pins = {"OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"}
+    return {key: value for key, value in os.environ.items() if key not in pins | {"PYTHONDONTWRITEBYTECODE"}}
 
 
 def whole_process(*command: str, remove: Path | None = None) -> Took:

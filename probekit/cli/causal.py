@@ -14,6 +14,7 @@ from probekit.cli.results import check_question, emit
 from probekit.cli.stores import check_results_out
 from probekit.errors import UsageError
 from probekit.files.remote.path import AnyPath
+from probekit.machine.program import loading
 from probekit.machine.progress import parts_line
 from probekit.manifest import results_home
 from probekit.options import CausalOptions
@@ -111,9 +112,10 @@ def run_causal(
     began = time.perf_counter()
     with parts_line(console.bars(job.quiet)) as line:
         line.part("loading libraries")
-        from probekit.activations import load_activations
-        from probekit.causal.curve.question import check_results
-        from probekit.evaluation import ProbeResults
+        with loading():
+            from probekit.activations import load_activations
+            from probekit.causal.curve.question import check_results
+            from probekit.evaluation import ProbeResults
 
         line.part("reading the results")
         results = None if results_path is None else ProbeResults.load(results_path)

@@ -8,6 +8,7 @@ from probekit.cli import console
 from probekit.cli.derive import command
 from probekit.cli.fields import Output, argument
 from probekit.files.remote.path import as_path, local_path
+from probekit.machine.program import loading
 from probekit.machine.progress import parts_line
 from probekit.manifest import newest_with_results
 from probekit.options import ReportOptions
@@ -69,7 +70,8 @@ def make_report(
     """
     with parts_line(console.bars(output.quiet)) as line:
         line.part("loading libraries")
-        from probekit.report.build import write_report
+        with loading():
+            from probekit.report.build import write_report
 
         path = write_report(runs, out, **{**vars(options), "on_progress": line.set, "on_part": line.part})
     if not show:

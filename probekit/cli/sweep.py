@@ -13,6 +13,7 @@ from probekit.cli.extract import MODEL
 from probekit.cli.fields import Output, required
 from probekit.cli.results import draw
 from probekit.errors import DataError
+from probekit.machine.program import loading
 from probekit.machine.progress import parts_line
 from probekit.options import ClusterOptions, SweepArguments, kinds
 from probekit.options.option import option
@@ -65,8 +66,9 @@ def sweep(job: SweepJob, options: SweepArguments, picture: PictureOptions) -> No
         check_model(name, model_options_of(options))
     with parts_line(console.bars(job.quiet)) as line:
         line.part("loading libraries")
-        from probekit.engines.ray_sweep import runs_on_ray
-        from probekit.sweeps.run import plan_sweep, run_sweep
+        with loading():
+            from probekit.engines.ray_sweep import runs_on_ray
+            from probekit.sweeps.run import plan_sweep, run_sweep
 
         asked = asked_by(shared_options(options), model=job.model, dataset=job.dataset)
         plan = dataclasses.replace(plan_sweep(job.model, job.dataset, options), asked=asked)

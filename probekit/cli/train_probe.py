@@ -14,6 +14,7 @@ from probekit.cli.results import check_question, emit
 from probekit.errors import UsageError
 from probekit.files.remote.path import AnyPath
 from probekit.logging_to.check import check_tracker
+from probekit.machine.program import loading
 from probekit.machine.progress import parts_line
 from probekit.manifest import newest_manifest, results_home, stores_in
 from probekit.options import ClusterOptions, ProbeArguments, ProbeOptions, kinds
@@ -102,7 +103,8 @@ def train_probe(job: TrainProbeJob, options: ProbeOptions, picture: PictureOptio
     stores.check_results_out(job.out, path)
     with parts_line(console.bars(job.quiet)) as line:
         line.part("reading the store")
-        from probekit.activations import load_activations
+        with loading():
+            from probekit.activations import load_activations
 
         store = load_activations(job.store or _newest(job.quiet), job.check)
     train(store, options, job, picture)
@@ -152,8 +154,10 @@ def train(
     with console.interrupt_says(f"{complete}, no results were written; run the same command again"):
         with parts_line(console.bars(job.quiet)) as line:
             line.part("loading libraries")
-            from probekit.activations import random_init_of, record_of_labels, with_label_columns
-            from probekit.verbs.train_probes import train_probes
+            with loading():
+                from probekit import plots  # noqa: F401  the results are drawn
+                from probekit.activations import random_init_of, record_of_labels, with_label_columns
+                from probekit.verbs.train_probes import train_probes
 
         store = with_label_columns(store, *kinds.names(options.label or ""), options.label)
         several = several_of(options, store)

@@ -6,6 +6,7 @@ Words in capitals are what fixtures made: MODEL, DATA, and stores of both: STORE
 """
 
 import contextlib
+import gc
 import json
 import os
 import shlex
@@ -19,6 +20,7 @@ import pytest
 from chat_templates import HOSTILE
 
 from probekit.cli.main import run
+from probekit.machine import program
 from probekit.options.curve import PROBE_NAMES, WITHOUT_C
 from probekit.options.probe import LOSSES, METRIC_NAMES
 from probekit.probes import PROBES, REGRESSORS, SEQUENCE_PROBES
@@ -423,3 +425,17 @@ def test_no_library_is_imported_that_a_quick_look_does_not_need(here: Path, stor
     modules = set(done.stdout.splitlines()[-1].split())
     assert {"torch", "matplotlib"} <= modules
     assert heavy & modules == set()
+
+
+def test_no_garbage_is_collected_among_what_an_import_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    with program.loading():  # another program that imports probekit keeps its own ways
+        assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
+    monkeypatch.setattr(program, "is_running", lambda: True)
+    try:
+        with program.loading():
+            assert not gc.isenabled()
+        assert gc.isenabled()
+        assert gc.get_freeze_count() > 1000
+    finally:
+        gc.unfreeze()
