@@ -23,7 +23,9 @@ def words(n: int = 90, v: int = 40, seed: int = 0) -> Any:
 
 @pytest.mark.parametrize("n_classes", [2, 3, 7])
 @pytest.mark.parametrize("kind", ["noise", "separable", "rare"])
-def test_fits_along_a_path_are_those_of_another_solver(n_classes, kind):
+@pytest.mark.parametrize("few_weights", [0, 300])  # sparse, and dense
+def test_fits_along_a_path_are_those_of_another_solver(few_weights, n_classes, kind, monkeypatch):
+    monkeypatch.setattr(baseline_fits, "FEW_WEIGHTS", few_weights)
     X, rng = words(), np.random.default_rng(1)
     y = rng.permutation(np.arange(90) % n_classes)
     if kind == "separable":
@@ -63,6 +65,7 @@ def test_features_that_say_nothing_leave_the_frequencies():
 
 def test_a_fit_that_is_stopped_says_so(monkeypatch):
     X, y = words(), np.random.default_rng(1).integers(2, size=90)
+    monkeypatch.setattr(baseline_fits, "FEW_WEIGHTS", 0)
     monkeypatch.setattr(baseline_fits, "MOST_STEPS", 1)
     ((_, _, converged),) = fit_path(X, y, [100.0])
     assert not converged

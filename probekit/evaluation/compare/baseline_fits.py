@@ -13,11 +13,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 from scipy import sparse
 
 from probekit.evaluation.scores.metrics import Predictions, metrics_of
 from probekit.evaluation.scores.selection import tie_loss
 from probekit.probes.base import predicted_labels, probabilities
+from probekit.probes.logistic.solver import solve_logistic
+from probekit.probes.problem import Labels, every_problem
 
 # The probe's default grid, so that baselines have its budget. Rows of TF-IDF have length 1, so the weights must be
 # larger than those of standardised features: on SST-2 the best C is 10 to 1000.
@@ -34,6 +37,10 @@ MAX_WEIGHTS = 10_000_000  # of all classes; with more than 200 classes, this all
 TOLERANCE = 1e-7
 NEAR = 1e-5  # of the right-hand side: a larger remainder of the normal equations is a fit that stopped early
 MOST_STEPS = 200
+
+# Weights of all classes, and numbers in the dense features, up to which these take 0.15 to 0.65 of newton-cg's time
+# (measured on five vocabularies of 16 to 272 entries and 5 to 32 classes)
+FEW_WEIGHTS, FEW_NUMBERS = 5_000, 1 << 21
 
 
 @dataclass(frozen=True)
@@ -194,13 +201,20 @@ def _fits(
 
 
 def fit_path(X: Any, labels: np.ndarray, strengths: Sequence[float]) -> list[tuple[np.ndarray, np.ndarray, bool]]:
-    """Logistic regressions on sparse features [N, V] for rising C, each started at the one before.
+    """Logistic regressions on sparse features [N, V] for rising C.
 
-    There is no certificate, unlike probes: a fit has converged where the gradient is at most `TOLERANCE`.
+    With few weights they are solved as probes are, to the probes' tolerance. With many, each starts at the one before;
+    there is no certificate, and a fit has converged where the gradient is at most `TOLERANCE`.
 
     Returns:
         Weights [V, K], intercepts [K], and whether the fit converged; K is 1 for two classes.
     """
+    n_classes = int(labels.max()) + 1
+    if X.shape[1] * n_classes <= FEW_WEIGHTS and X.shape[0] * X.shape[1] <= FEW_NUMBERS:
+        dense = torch.from_numpy(X.toarray().astype(np.float32))
+        found = solve_logistic(dense, every_problem([Labels(labels, n_classes)], strengths), standardise=False)
+        parts = zip(found.coef, found.intercept, found.converged, strict=True)
+        return [(coef.T, intercept, bool(converged)) for coef, intercept, converged in parts]
     from sklearn.linear_model import LogisticRegression  # with preprocessing 0.15 s, which a quick look saves
 
     model, fits = LogisticRegression(solver="newton-cg", tol=TOLERANCE, max_iter=MOST_STEPS, warm_start=True), []
