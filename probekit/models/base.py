@@ -191,7 +191,7 @@ class LanguageModel(HookedModule):
 
         The last block that runs computes keys and values of all positions, and everything else of these. Its points
         after the keys and values are [B, R, ...]. The forward must be given position_ids [B, L] and a mask [B, L, M];
-        a decoder of one text in each row needs neither.
+        a decoder needs neither where each row holds one text, filled up on the right.
         Like hooks, it holds for every thread.
         """
         return self._holding("_read", read_BR)
@@ -247,11 +247,16 @@ class LanguageModel(HookedModule):
         """The positions that each of the `stop` blocks reads: those of `reading` in the last, None (all) in the others.
 
         Raises:
-            UsageError: within `reading`, a forward without position_ids [B, L] and a mask [B, L, M].
+            UsageError: within `reading`, a forward that it does not allow.
         """
         if self._read is None or not stop:
             return [None] * stop
-        if not isinstance(mask, Tensor) or not len(mask) == len(tokens) == len(position_ids) == len(self._read):
+        fits = len(tokens) == len(position_ids) == len(self._read) and isinstance(mask, Tensor | str)
+        if isinstance(mask, Tensor):
+            fits &= len(mask) == len(tokens)
+        elif fits:  # the rows begin with their texts, and reach the positions
+            fits = not bool(position_ids[:, 0].any()) and int(self._read.max()) < tokens.shape[1]
+        if not fits:
             raise UsageError(
                 f"within reading(...), give position_ids {list(tokens.shape)} and attention_mask [B, L, M]; "
                 "or run the forward outside of it"

@@ -89,11 +89,10 @@ class DecoderOnly(LanguageModel):
         tokens = self.check_tokens(tokens, position_ids, attention_mask)
         stop = self.check_stop(stop_at_layer, self.cfg.n_layers)
         mask, position_ids = self.mask_and_positions(tokens, attention_mask, position_ids, cache)
-        seen = self.seen_by_layer(mask, position_ids, cache)
-        if self._read is not None and stop and isinstance(mask, str):  # the last block's queries are not its keys
-            mask = causal_mask(torch.ones_like(tokens))
-            seen[stop - 1] = self.seen_by_layer(mask, position_ids, cache)[stop - 1]
         reads = self.reads(tokens, position_ids, mask, stop)
+        seen = self.seen_by_layer(mask, position_ids, cache)
+        if stop and reads[-1] is not None and isinstance(mask, str):  # the last block's queries are not its keys
+            seen[stop - 1] = self.seen_by_layer(causal_mask(torch.ones_like(tokens)), position_ids, cache)[stop - 1]
         start, resid_BLD = self.started(self.entered(tokens, position_ids))
         for i, block in enumerate(self.blocks[start:stop], start):
             resid_BLD = block(resid_BLD, *seen[i], None if cache is None else cache[i], reads[i])

@@ -14,8 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 DTYPES = (torch.float32, torch.bfloat16)  # float16 came to 25-55 GFLOP/s on a CPU, bfloat16 to 840-930
-HALVES = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}
-WIDENED_ROWS = 16  # with AVX2, torch's own product of 512 rows takes five times as long, of 16 as long, of one a third
+SUPPORTED_BY = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}
+# With AVX2, torch's own product of 512 rows takes five times as long in half width, of 16 up to twice, of one a third
+WIDENED_ROWS = 16
+WIDENED_NUMBERS = 1 << 22  # of the weight at once, which are copied
 GELU_NUMBERS = 200_000  # at once, so that they stay in the cache; 50,000 to 800,000 take the same time
 _GELU_LINEAR = 2 * math.sqrt(2 / math.pi)
 _GELU_CUBIC = 0.044715 * _GELU_LINEAR
@@ -64,18 +66,23 @@ def kernel_for(x: Tensor, weight: Tensor) -> Callable[..., Tensor] | None:
 def _is_widened(x: Tensor, weight: Tensor) -> bool:
     """True for products that float32 computes faster: of a half-width type, on a CPU that cannot multiply it."""
     fits = x.device.type == "cpu" and x.dtype == weight.dtype and not torch.is_grad_enabled()
-    return fits and x.dtype in HALVES and x.numel() >= WIDENED_ROWS * x.shape[-1] and not multiplies(x.dtype)
+    return fits and x.dtype in SUPPORTED_BY and x.numel() >= WIDENED_ROWS * x.shape[-1] and not multiplies(x.dtype)
 
 
 def _widened(product: Callable[..., Tensor], x: Tensor, weight: Tensor, bias: Tensor | None, *more: str) -> Tensor:
-    """The product in float32, rounded once."""
-    return product(x.float(), weight.float(), None if bias is None else bias.float(), *more).to(x.dtype)
+    """The product in float32, some outputs at a time, rounded once."""
+    wide, size = x.float(), max(1, WIDENED_NUMBERS // weight.shape[1])
+    out = x.new_empty(*x.shape[:-1], len(weight))
+    for start in range(0, len(weight), size):
+        some = slice(start, start + size)
+        out[..., some] = product(wide, weight[some].float(), None if bias is None else bias[some].float(), *more)
+    return out
 
 
 @cache
 def multiplies(dtype: torch.dtype) -> bool:
     """Whether oneDNN multiplies this half-width type on this CPU; True if torch cannot say."""
-    supported = getattr(torch.ops.mkldnn, HALVES[dtype], None)
+    supported = getattr(torch.ops.mkldnn, SUPPORTED_BY[dtype], None)
     return supported is None or supported()
 
 

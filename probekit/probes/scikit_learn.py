@@ -5,8 +5,9 @@ a probe, searches over it or puts it into a pipeline has imported it already.
 """
 
 import inspect
-from copy import deepcopy
 from typing import Any, Literal, Self
+
+PLAIN = (type(None), bool, int, float, str)
 
 
 class Parameterised:
@@ -48,6 +49,32 @@ class Parameterised:
         shown = (f"{name}={text}" for name, text in given.items() if text != repr(usual[name]))
         return f"{type(self).__name__}({', '.join(shown)})"
 
+    def get_metadata_routing(self) -> Any:
+        """scikit-learn's record of whether `fit` and `score` take sample weights that are routed to them."""
+        from sklearn.utils.metadata_routing import MetadataRequest, get_routing_for_object
+
+        if (asked := vars(self).get("_metadata_request")) is not None:
+            return get_routing_for_object(asked)
+        requests = MetadataRequest(owner=self)
+        for method in ("fit", "score"):
+            if "sample_weight" in inspect.signature(getattr(self, method)).parameters:
+                getattr(requests, method).add_request(param="sample_weight", alias=None)
+        return requests
+
+    def set_fit_request(self, *, sample_weight: bool | str | None = None) -> Self:
+        """Say whether `fit` takes routed sample weights, and by which name."""
+        return self._ask("fit", sample_weight)
+
+    def set_score_request(self, *, sample_weight: bool | str | None = None) -> Self:
+        """Say whether `score` takes routed sample weights, and by which name."""
+        return self._ask("score", sample_weight)
+
+    def _ask(self, method: str, sample_weight: bool | str | None) -> Self:
+        requests = self.get_metadata_routing()
+        getattr(requests, method).add_request(param="sample_weight", alias=sample_weight)
+        self._metadata_request = requests
+        return self
+
     def _repr_html_(self) -> str:
         from sklearn.utils import estimator_html_repr
 
@@ -68,21 +95,22 @@ class Parameterised:
 
 
 def clone(estimator: Any) -> Any:
-    """An unfitted copy with the same parameters, as from scikit-learn's `clone`.
+    """scikit-learn's `clone`, which is not imported for a probe whose parameters are numbers and texts.
 
     Raises:
         RuntimeError: the constructor does not keep a parameter as it is.
         TypeError: this is no estimator.
     """
-    if not isinstance(estimator, Parameterised) or any(map(_is_estimator, vars(estimator).values())):
-        from sklearn import base
+    is_simple = isinstance(estimator, Parameterised) and not hasattr(estimator, "__sklearn_clone__")
+    if is_simple and "_metadata_request" not in vars(estimator):
+        params = estimator.get_params(deep=False)
+        if all(isinstance(value, PLAIN) for value in params.values()):
+            copy = type(estimator)(**params)
+            if all(getattr(copy, name) is value for name, value in params.items()):
+                return copy
+    from sklearn import base
 
-        return base.clone(estimator)
-    params = deepcopy(estimator.get_params(deep=False))
-    copy = type(estimator)(**params)
-    if changed := [name for name, value in params.items() if getattr(copy, name) is not value]:
-        raise RuntimeError(f"Cannot clone {estimator}: its constructor does not set or modifies {changed[0]}")
-    return copy
+    return base.clone(estimator)
 
 
 def check_is_fitted(probe: Any) -> None:
@@ -98,6 +126,8 @@ def _defaults(kind: type) -> dict[str, Any]:
     if kind.__init__ is object.__init__:
         return {}
     own = list(inspect.signature(kind.__init__).parameters.values())[1:]
+    if any(each.kind is each.VAR_POSITIONAL for each in own):
+        raise RuntimeError(f"{kind.__name__} takes *args; name each parameter of an estimator, as scikit-learn asks")
     return {each.name: each.default for each in own if each.kind is not each.VAR_KEYWORD}
 
 

@@ -3,7 +3,10 @@
 import csv
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import index
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from probekit.text import spreadsheet_cell
 
@@ -14,7 +17,7 @@ TableRow = Mapping[str, Any]
 """The cells of a row by column; columns that it lacks are empty."""
 
 _TEXT, _WHOLE, _REAL, _FLAG = "object", "Int64", "float64", "boolean"  # as pandas names them
-_PYTHON: dict[str, Callable[[Any], Any]] = {_WHOLE: int, _REAL: float, _FLAG: bool}
+_PYTHON: dict[str, Callable[[Any], Any]] = {_WHOLE: index, _REAL: float}  # what they may be, as a cell of CSV
 COLUMNS = {
     "kind": _TEXT,  # what the score is of: "probe", "baseline", "lead", "difference" and more
     "run": _TEXT,  # of a comparison
@@ -99,6 +102,10 @@ def _cell(value: Any, kind: str) -> Any:
     """A cell of CSV; a text that is a number, such as the position -1, stays as it is."""
     if value is None or value != value:  # nan
         return ""
+    if kind == _FLAG:
+        if not isinstance(value, bool | np.bool_):
+            raise TypeError(f"expected True or False, got {value!r}")
+        return bool(value)
     if kind != _TEXT:
         return _PYTHON[kind](value)
     if not isinstance(value, str):

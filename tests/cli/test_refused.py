@@ -427,6 +427,25 @@ def test_no_library_is_imported_that_a_quick_look_does_not_need(here: Path, stor
     assert heavy & modules == set()
 
 
+@pytest.mark.parametrize(
+    ("command", "original", "is_ours"),
+    [
+        ("/bin/probekit", ["/bin/probekit"], True),
+        ("-m", ["python", "-m", "probekit"], True),  # while the package is imported
+        ("/lib/probekit/__main__.py", ["python", "-m", "probekit", "ls"], True),
+        ("/lib/pytest/__main__.py", ["python", "-m", "pytest", "probekit"], False),
+        ("/home/run.py", ["python", "run.py", "probekit"], False),
+        ("", ["python"], False),
+    ],
+)
+def test_a_program_is_probekit_by_its_command(
+    command: str, original: list[str], is_ours: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", [command])
+    monkeypatch.setattr(sys, "orig_argv", original)
+    assert program.is_running() == is_ours
+
+
 def test_no_garbage_is_collected_among_what_an_import_made(monkeypatch: pytest.MonkeyPatch) -> None:
     with program.loading():  # another program that imports probekit keeps its own ways
         assert gc.isenabled()

@@ -67,7 +67,8 @@ def row_scores_bytes(rows: RowScores) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    columns = {"id": to_arrow(TEXTS, rows.ids), "digest": to_arrow(TEXTS, rows.digests)}
+    ids = [one.encode("utf-8", "backslashreplace").decode() for one in rows.ids]  # UTF-8 has no lone surrogates
+    columns = {"id": to_arrow(TEXTS, ids), "digest": to_arrow(TEXTS, rows.digests)}
     columns |= {"split": to_arrow(TEXTS, rows.splits), "label": _numbers(rows.labels), "group": _numbers(rows.groups)}
     for place, values in rows.scores.items():
         columns[place] = _numbers(values)

@@ -64,9 +64,9 @@ def rows_that_count(W: Tensor, size: Tensor) -> Tensor:
 
 
 def factored(A: Tensor) -> Tensor | None:
-    """The Cholesky factor of I + A, as one half of A; None where float32 has none, in float64 at worst the diagonal's.
+    """The Cholesky factor L of I + A; A is destroyed, and L is as from `cholesky`.
 
-    The other half is anything.
+    None where float32 has none. Float64 falls back to the factor of the diagonal.
     """
     diagonal = A.diagonal() + 1
     for attempt, lift in enumerate(LIFTS[A.dtype]):
@@ -357,7 +357,7 @@ class Kernel:
         B, K_left = self._centred(rows, left, a, root, torch.float64 if precise else self._K.dtype)
         L = factored(B if precise else B.to(NARROW))
         if L is None:
-            del B
+            del B, K_left
             self.factor(h, C, precise=True)
         else:
             self._now = RowFactor(rows, left, root, mean[rows], Km[rows], K_left, L)

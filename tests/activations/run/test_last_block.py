@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 import torch
 from store_cases import plan_of
+from tiny_configs import LIKE_ANOTHER, new_model, tiny_configs
 
 from probekit.activations.run.forward import batch_inputs
 from probekit.errors import UsageError
 from probekit.models.base import LanguageModel
+from probekit.models.decoder import DecoderOnly
+from probekit.models.families import family_of
 from probekit.models.families.bert import Bert, BertConfig
 from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.models.families.gptneox import GPTNeoX, GPTNeoXConfig
@@ -134,11 +137,14 @@ def test_reading_needs_a_row_for_each_text(task: Task) -> None:
             torch.testing.assert_close(model(tokens, **packed), logits[:, [1, 0]], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen3", "olmo", "gptneox"])
-def test_a_text_in_each_row_needs_no_mask(task: Task, family: str) -> None:
+DECODERS = [name for name, cfg in tiny_configs().items() if issubclass(family_of(cfg).model, DecoderOnly)]
+
+
+@pytest.mark.parametrize("name", [name for name in DECODERS if name not in LIKE_ANOTHER])
+def test_a_text_in_each_row_needs_no_mask(task: Task, name: str) -> None:
     """What the kernel that skips the keys after a query gives equals what the mask of the same batch gives."""
-    model = MADE[family]().init_weights(0)
-    how: dict[str, Any] = {"points": POINTS[family], "position": "all", "share": False}
+    model = new_model(name)
+    how: dict[str, Any] = {"points": "resid_pre", "position": "all", "share": False}
     planned = plan_of(model, task, **how, block_nodes=1)
     batch = planned.packing.batch(max(planned.batches, key=len))
     tokens, packed = batch_inputs(model, batch)
@@ -152,6 +158,11 @@ def test_a_text_in_each_row_needs_no_mask(task: Task, family: str) -> None:
             torch.testing.assert_close(bare[row, :length], whole[row, :length], rtol=1e-5, atol=1e-5)
         with model.reading(read):
             torch.testing.assert_close(model(tokens, **packed), model(tokens, **masked), rtol=1e-5, atol=1e-5)
+            for wrong in (packed["position_ids"] + 1, packed["position_ids"].flip(1)):  # no text begins its row
+                with pytest.raises(UsageError, match="within reading"):
+                    model(tokens, position_ids=wrong)
+        with model.reading(read + tokens.shape[1]), pytest.raises(UsageError, match="within reading"):
+            model(tokens, **packed)
 
 
 def test_no_weights_are_left_out(task: Task) -> None:

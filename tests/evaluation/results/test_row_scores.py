@@ -8,7 +8,7 @@ import pytest
 import probekit as pk
 from probekit.activations.activations import ActivationSet
 from probekit.errors import DataError
-from probekit.evaluation.results.row_scores import digests_of, row_scores_bytes
+from probekit.evaluation.results.row_scores import digests_of
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,23 @@ def test_a_file_gives_back_every_row(acts, tmp_path):
     loaded = pk.ProbeResults.load(tmp_path / "r").rows
     assert loaded is not None
     assert results.rows is not None
-    assert row_scores_bytes(loaded) == row_scores_bytes(results.rows)
+    for name in ("ids", "digests", "splits", "labels", "groups"):
+        np.testing.assert_array_equal(getattr(loaded, name), getattr(results.rows, name))
+    for name in ("scores", "predicted"):
+        own, theirs = getattr(loaded, name), getattr(results.rows, name)
+        assert list(own) == list(theirs)
+        for place, values in own.items():
+            np.testing.assert_array_equal(values, theirs[place])
+
+
+def test_an_id_that_utf8_cannot_hold_is_written_as_its_escape(acts, tmp_path):
+    results = train(acts)
+    assert results.rows is not None
+    results.rows.ids[0] = "a\ud800"
+    results.save(tmp_path / "r")
+    loaded = pk.ProbeResults.load(tmp_path / "r").rows
+    assert loaded is not None
+    assert loaded.ids[0] == "a\\ud800"
 
 
 def test_a_damaged_or_missing_file_is_named(acts, tmp_path):
