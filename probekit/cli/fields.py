@@ -9,13 +9,13 @@ from typing import Any
 
 from probekit.errors import UsageError
 from probekit.files.remote.path import RemotePath, as_path
-from probekit.options.kinds import DTYPES
+from probekit.machine.dtypes import SHORT
 from probekit.options.option import HEADINGS, OUTPUT, READ, OptionHelp, Options, help_of, option
 
 ARGUMENT = ""  # the flag of a positional argument
 NEEDED_FIRST = 10  # options that stand before all headings, those that most people need
 FEW = 20  # options that need no headings
-_SHORT_DTYPES = {name: short for short, name in DTYPES.items()}
+_SHORT_NAMES = {name: short for short, name in SHORT.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +133,7 @@ def _cli_option(owner: str, field: "dataclasses.Field[Any]") -> CliOption | None
     name = flags[0].partition("/")[0].removeprefix("--").replace("-", "_") if flags else field.name
     negates = name == f"no_{field.name}"
     default = False if negates else field.default
-    default = _SHORT_DTYPES.get(default, default) if isinstance(default, str) else default
+    default = _SHORT_NAMES.get(default, default) if isinstance(default, str) else default
     return CliOption(owner, field, known, name, flags, _kind(field, known), default, negates, known.heading or READ)
 
 

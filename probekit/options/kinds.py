@@ -13,13 +13,13 @@ from typing import Any, get_args, get_origin
 
 from probekit.errors import UsageError, nearest
 from probekit.files.remote.path import RemotePath
+from probekit.machine.dtypes import SHORT
 from probekit.options.check import check_among, check_names, check_whole, is_real, is_whole
 from probekit.points import check_layers
 from probekit.selections import Selection, check_together, parse_selections
 from probekit.text import kind_of
 
 MAX_STACKED = 10_000
-DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 
 def _any(_: str, value: Any) -> Any:
@@ -124,9 +124,9 @@ def strings(what: str, given: Any) -> tuple[str, ...]:
 
 def dtype(text: str) -> str:
     """`"fp32"` or `"float32"` -> `"float32"`, and so on. Raises UsageError that names the nearest."""
-    name = DTYPES.get(text, text)
-    if name not in DTYPES.values():
-        raise UsageError(f"unknown type {text!r:.80}; {nearest(text, [*DTYPES, *DTYPES.values()])}")
+    name = SHORT.get(text, text)
+    if name not in SHORT.values():
+        raise UsageError(f"unknown type {text!r:.80}; {nearest(text, [*SHORT, *SHORT.values()])}")
     return name
 
 

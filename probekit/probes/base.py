@@ -14,7 +14,7 @@ from scipy.special import expit, softmax
 
 from probekit.errors import DataError, UsageError, nearest
 from probekit.machine.devices import DTYPES, find_device, has_float64
-from probekit.options.kinds import DTYPES as SHORT
+from probekit.machine.dtypes import SHORT
 from probekit.probes.files import write_probe
 from probekit.probes.problem import LARGEST, SMALLEST, Labels, ProblemSet, every_problem
 from probekit.probes.scikit_learn import Parameterised, check_is_fitted, clone
@@ -230,7 +230,8 @@ class ClassifierProbe(Probe):
         self.classes_, labels = np.unique(y, return_inverse=True)
         self._names = None
         if len(self.classes_) < 2:
-            raise DataError(f"a probe needs two classes or more; every label is of one class, {self.classes_[0]!a}")
+            only = self.classes_.tolist()[0]
+            raise DataError(f"a probe needs two classes or more; every label is of one class, {only!a}")
         return labels
 
     def _fit(self, X: np.ndarray, labels: np.ndarray) -> None:

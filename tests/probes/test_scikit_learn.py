@@ -57,6 +57,13 @@ def test_it_stands_in_pipelines_and_searches(probe, grid, kind):
     assert set(search.best_params_) == set(grid)
 
 
+def test_an_array_that_cannot_be_written_is_fitted_without_a_warning(recwarn):
+    X, y = problem(n=90)
+    X.flags.writeable = False
+    PROBES["logistic"]().fit(X, y)
+    assert not recwarn.list
+
+
 def test_sample_weights_are_routed_to_it():
     X, y = problem(n=90)
     weights = np.linspace(0, 2, 90)

@@ -156,7 +156,7 @@ class ArrayFiles:
                 most = torch.finfo(DTYPES[self.dtype]).max
                 return DataError(
                     f"{x.abs().max():.3g} in {where} is more than {self.dtype} holds ({most:.3g}); "
-                    "choose a wider type (--store-dtype), or find out what made it so large"
+                    "choose a wider type (--store-dtype) if there is one, or find out what made it so large"
                 )
             what = "NaN" if x.isnan().any() else "infinity"
             return DataError(f"{what} in {where}; correct the activations where they were taken")

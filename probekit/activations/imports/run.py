@@ -118,7 +118,8 @@ def _kept(plan: ImportPlan, rows: np.ndarray) -> dict[Place, Tensor]:
     kept = {place: values[place].to(DTYPES[plan.dtype]).contiguous() for place in plan.places}
     if not all(bool(end.isfinite()) for x in kept.values() for end in x.aminmax()):
         raise DataError(
-            f"values of {str(plan.path)!a} are larger than {plan.dtype} holds; choose a wider type (--store-dtype)"
+            f"values of {str(plan.path)!a} are larger than {plan.dtype} holds; choose a wider type (--store-dtype) if "
+            "there is one, or divide them by a constant"
         )
     return kept
 

@@ -79,7 +79,9 @@ class LogisticProbe(WithProbabilities, LinearProbe):
         """X as a tensor on its device, and labels 0..C-1; sets `classes_` and `n_features_in_`."""
         there = X if isinstance(X, Tensor) and X.device.type != "cpu" and has_float64(X.device) else None
         X, labels = self._checked(X, y, dtype=[np.float64, np.float32])
-        return torch.from_numpy(X) if there is None else there, labels
+        if there is None:
+            there = torch.from_numpy(X if X.flags.writeable else X.copy())  # torch warns of what it could not write
+        return there, labels
 
     def _solutions(self, X: Tensor | Stream, problems: ProblemSet) -> Solutions:
         tol = check_positive("tol", self.tol)
