@@ -263,7 +263,7 @@ def test_what_is_no_model_folder_says_so(tmp_path):
 
 
 def test_dtype_device_and_revision_are_checked(folder):
-    for dtype, meant in (("bf16", torch.bfloat16), ("fp32", torch.float32), (torch.float16, torch.float16)):
+    for dtype, meant in (("bf16", torch.bfloat16), ("fp32", torch.float32), ("float16", torch.float16)):
         assert next(load_model(folder, dtype=dtype).parameters()).dtype == meant
     for dtype in ("float", "int8", "fp64", "float64"):
         with pytest.raises(UsageError, match="unknown dtype"):
