@@ -299,15 +299,16 @@ def wide(args: argparse.Namespace) -> None:
 def _label_fits(jobs: list[Fit], args: argparse.Namespace) -> None:
     """The label's fits of one layer beside lbfgs, at its default tolerance and until its gap is ours."""
     X, problems = torch.from_numpy(jobs[0].X), every_problem([Labels(jobs[0].y)], [fit.C for fit in jobs])
-    times, ratios = [], []
+    own, theirs = [], []
     for _ in range(args.runs):
-        seconds, found = timed(solve_logistic, X, problems, threads=args.threads)
-        theirs, lbfgs = timed(scikit_learn("lbfgs", np.float32), jobs, args.threads, threads=args.threads)
-        times, ratios = [*times, seconds], [*ratios, seconds / theirs]
+        own.append(timed(solve_logistic, X, problems, threads=args.threads))
+        theirs.append(timed(scikit_learn("lbfgs", np.float32), jobs, args.threads, threads=args.threads))
+    found, lbfgs = own[-1][1], theirs[-1][1]
     reached = np.array([objective(fit, found.coef[i], found.intercept[i]) for i, fit in enumerate(jobs)])
-    seconds, wanted = statistics.median(times), np.minimum(reached, lbfgs) * (1 + found.gap)
+    wanted, seconds = np.minimum(reached, lbfgs) * (1 + found.gap), statistics.median(took for took, _ in own)
+    ratio = statistics.median(a / b for (a, _), (b, _) in zip(own, theirs, strict=True))
     print(
-        f"the label's fits of a layer: {seconds:.2f} s, {statistics.median(ratios):.2f} of lbfgs; "
+        f"the label's fits of a layer: {seconds:.2f} s, {ratio:.2f} of lbfgs; "
         f"{found.converged.sum()} certified, worst gap {found.gap.max():.0e}; lbfgs to our gap takes x "
         f"{same_gap(jobs, wanted, seconds, args)}"
     )
