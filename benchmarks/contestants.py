@@ -9,6 +9,7 @@ Axes: N texts, B texts of a batch, L tokens of the longest, D d_model, H heads.
 """
 
 import importlib
+import json
 import sys
 import tempfile
 import time
@@ -73,9 +74,10 @@ class Batched:
 
 
 def hf_model(folder: Path, attention: str = "sdpa", dtype: torch.dtype = torch.float32) -> Any:
-    from transformers import AutoModel
+    from transformers import GPT2Model, LlamaModel
 
-    return AutoModel.from_pretrained(folder, attn_implementation=attention, dtype=dtype).eval()
+    kind = {"gpt2": GPT2Model, "llama": LlamaModel}[json.loads((folder / "config.json").read_text())["model_type"]]
+    return kind.from_pretrained(folder, attn_implementation=attention, dtype=dtype).eval()
 
 
 def blocks_of(model: Any) -> Any:

@@ -5,7 +5,7 @@
     python benchmarks/probes.py --section columns   what 1, 5 and 100 fits over the same features cost
     python benchmarks/probes.py --section layers    10k and 67k rows x 13 layers x 5 C, ours alone
     python benchmarks/probes.py --section stream    5 million rows of a store, with the peak of memory
-    python benchmarks/probes.py --section products  a factor, and a symmetric matrix times a vector, beside torch
+    python benchmarks/probes.py --section products  a factor, and a symmetric matrix times a vector, compared with torch
     python benchmarks/probes.py --section wide      `train_probes` at the width of a model of 8 billion weights, and a
                                                     bare sweep of lbfgs over the same values of C
 
@@ -370,9 +370,7 @@ SECTIONS = {each.__name__: each for each in (cases, columns, layers, stream, pro
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--section", choices=["cases", "columns", "layers", "stream", "products", "wide"], default="cases"
-    )
+    parser.add_argument("--section", choices=SECTIONS, default="cases")
     parser.add_argument("--only", default="", help="cases whose names contain this")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--threads", type=int, choices=[1, 2], default=2)
@@ -384,15 +382,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     with threadpool_limits(args.threads):
-        sections = {
-            "cases": cases,
-            "columns": columns,
-            "layers": layers,
-            "stream": stream,
-            "wide": wide,
-            "products": products,
-        }
-        sections[args.section](args)
+        SECTIONS[args.section](args)
 
 
 if __name__ == "__main__":

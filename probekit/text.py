@@ -51,6 +51,11 @@ def listed(names: Collection[object], most: int = MOST_LISTED, between: str = ",
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
 
 
+def utf8_text(text: str) -> str:
+    """The text; a lone surrogate, which JSON can hold and UTF-8 cannot, becomes its escape."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def spreadsheet_cell(text: str) -> str:
     """`text` as a cell of a CSV file that no spreadsheet takes for a formula: an apostrophe precedes a start like "=".
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from probekit.text import spreadsheet_cell
+from probekit.text import spreadsheet_cell, utf8_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,7 +88,7 @@ def csv_bytes(rows: Iterable[TableRow]) -> bytes:
 def parquet_bytes(table: "pd.DataFrame") -> bytes:
     """A table as Parquet."""
     out = io.BytesIO()
-    safe = table.map(lambda cell: _utf8(cell) if isinstance(cell, str) else cell)
+    safe = table.map(lambda cell: utf8_text(cell) if isinstance(cell, str) else cell)
     safe.to_parquet(out, index=False)
     return out.getvalue()
 
@@ -110,10 +110,5 @@ def _cell(value: Any, kind: str) -> Any:
         return _PYTHON[kind](value)
     if not isinstance(value, str):
         return value
-    text = _utf8(value)
+    text = utf8_text(value)
     return text if text.removeprefix("-").isdecimal() else spreadsheet_cell(text)
-
-
-def _utf8(text: str) -> str:
-    """A lone surrogate, which JSON can hold and UTF-8 cannot, becomes its escape."""
-    return text.encode("utf-8", "backslashreplace").decode()

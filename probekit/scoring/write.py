@@ -12,7 +12,7 @@ import numpy as np
 from probekit.errors import StorageError, UsageError, nearest
 from probekit.files.durable import write_named
 from probekit.scoring.rows import ScoreRows, score_columns
-from probekit.text import spreadsheet_cell
+from probekit.text import spreadsheet_cell, utf8_text
 
 Columns = dict[str, np.ndarray]
 
@@ -128,11 +128,7 @@ def _plain_texts(values: np.ndarray) -> Any:
     """The values; of texts those that UTF-8 can hold."""
     if values.dtype != object:
         return values
-    return [_plain_text(value) if isinstance(value, str) else value for value in values]
-
-
-def _plain_text(value: str) -> str:
-    return value.encode("utf-8", "backslashreplace").decode()
+    return [utf8_text(value) if isinstance(value, str) else value for value in values]
 
 
 FORMATS: dict[str, Callable[[Iterator[Columns]], Iterator[bytes]]] = {

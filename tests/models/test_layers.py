@@ -195,6 +195,8 @@ def test_half_width_products_are_rounded_to_their_type(monkeypatch, dtype, shape
     """Whether they are computed in float32 or not; with gradients as well."""
     monkeypatch.setattr(kernels, "onednn_linear", lambda dtype: None)
     monkeypatch.setattr(kernels, "multiplies", lambda dtype: not wide)
+    monkeypatch.setattr(kernels, "WIDENED_NUMBERS", 10)  # two outputs at a time, of seven
+    monkeypatch.setattr(kernels, "WIDENED_ROWS", 2)
     torch.manual_seed(0)
     x, weight = torch.randn(shape).to(dtype), torch.randn(7, 5).to(dtype)
     bias = torch.randn(7).to(dtype) if biased else None

@@ -38,8 +38,8 @@ TOLERANCE = 1e-7
 NEAR = 1e-5  # of the right-hand side: a larger remainder of the normal equations is a fit that stopped early
 MOST_STEPS = 200
 
-# Weights of all classes, and numbers in the dense features, up to which these take 0.15 to 0.65 of newton-cg's time
-# (measured on five vocabularies of 16 to 272 entries and 5 to 32 classes)
+# Weights of all classes, and numbers in the dense features, up to which these take 0.2 to 0.65 of newton-cg's time
+# (measured on six vocabularies of 16 to 272 entries and 5 to 32 classes)
 FEW_WEIGHTS, FEW_NUMBERS = 5_000, 1 << 21
 
 

@@ -17,7 +17,7 @@ from probekit.evaluation.results.arrays import check_array
 from probekit.files.records import Unfit, describing, ensure
 from probekit.results.files import read_part
 from probekit.tasks.fields import LISTS, NUMBERS, TEXTS, RaggedRows, to_arrow
-from probekit.text import listed, printable
+from probekit.text import listed, printable, utf8_text
 
 ROWS_FILE = "predictions.parquet"
 DIGITS = 16  # of the hash of a text: 64 bits, so two of a million texts share one with a chance of 3e-8
@@ -67,8 +67,7 @@ def row_scores_bytes(rows: RowScores) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    ids = [one.encode("utf-8", "backslashreplace").decode() for one in rows.ids]  # UTF-8 has no lone surrogates
-    columns = {"id": to_arrow(TEXTS, ids), "digest": to_arrow(TEXTS, rows.digests)}
+    columns = {"id": to_arrow(TEXTS, [utf8_text(one) for one in rows.ids]), "digest": to_arrow(TEXTS, rows.digests)}
     columns |= {"split": to_arrow(TEXTS, rows.splits), "label": _numbers(rows.labels), "group": _numbers(rows.groups)}
     for place, values in rows.scores.items():
         columns[place] = _numbers(values)

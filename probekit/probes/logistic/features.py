@@ -24,10 +24,8 @@ BLOCK_OF_SCORES = 8192  # rows, for sums that do not read the features
 BLOCK_ELSEWHERE = 1 << 16  # rows, on a GPU
 NUMBERS_FOR_SHIFT, ROWS_FOR_SHIFT = 1 << 21, 2048  # at most, whose mean is the shift
 SAMPLE_PER_FEATURE = 16  # rows that the basis is computed from: its eigenvalues are then right to about 25%
-MOST_PER_FEATURE, SHARE = (
-    32,
-    1 / 3,
-)  # of more rows, this share: two of 14 passes less at 67,000 x 768 (measured)
+SHARE = 1 / 3  # of many rows, up to MOST_PER_FEATURE: it saves two of 14 passes at 67,000 x 768 (measured)
+MOST_PER_FEATURE = 32
 WIDE = 1024  # features; for more, the basis spans only half of WIDE_SAMPLE rows, which is far cheaper
 WIDE_SAMPLE = 4096
 FLOAT32 = 1e15  # sizes and inverse scales of columns that float32 can sum and multiply with room to spare
