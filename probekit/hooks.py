@@ -17,6 +17,7 @@ from probekit.points import POINTS, Place, PointSpec, UnknownPoint, base_name, i
 from probekit.text import counted
 
 PointsSpec = PointSpec | Callable[[str], bool] | Iterable[PointSpec]
+ONLY_ATTENTION = "each of its layers has attention; take attn_out"  # why there is no mixer_out
 HookFn = Callable[[Tensor, "HookPoint"], Tensor | None]
 Hooks = Iterable[tuple[PointsSpec, HookFn]] | tuple[PointsSpec, HookFn]
 
@@ -141,7 +142,8 @@ class HookedModule(nn.Module):
     def _why_absent(self, short: str, layer: int | None) -> str:
         """Why there is no such point here, as far as the model knows, and which there are."""
         text = f"this model has no point {Place(short, layer)}"
-        text += f": {why}" if (why := self.absent.get(base_name(short))) else ""
+        reasons = {"mixer_out": ONLY_ATTENTION, **self.absent}
+        text += f": {why}" if (why := reasons.get(base_name(short))) else ""
         if others := self.layers_of(short):
             return f"{text}; there are {spans_of(Place(short, i) for i in others)}"
         here = list(dict.fromkeys(Place.of(name)[0] for name in self.points))

@@ -41,6 +41,7 @@ POINTS = {
     "ln1_post_scale": "blocks.{layer}.ln1_post.hook_scale",
     "ln1_post_normalized": "blocks.{layer}.ln1_post.hook_normalized",
     "attn_out": "blocks.{layer}.hook_attn_out",
+    "mixer_out": "blocks.{layer}.hook_mixer_out",  # of models in which some layers have no attention
     "resid_mid": "blocks.{layer}.hook_resid_mid",
     "ln2_scale": "blocks.{layer}.ln2.hook_scale",
     "ln2_normalized": "blocks.{layer}.ln2.hook_normalized",
