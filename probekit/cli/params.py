@@ -21,15 +21,13 @@ from probekit.text import listed, metric
 
 if TYPE_CHECKING:
     from probekit.models.accounting import Account
+    from probekit.models.base import LanguageModel
     from probekit.models.shapes import ModelShape
 
 
-def show_adapted_params(name: str, revision: str | None, dtype: str, as_json: bool, quiet: bool) -> None:
-    """Print the parameters and the bytes of a model's parts; errors as in `outline`."""
-    from probekit.models import outline
-
-    model: Any = outline(name, revision, "transformers")
-    from probekit.models.adapter.model import parameters_by_part  # torch, which a refusal does not wait for
+def show_adapted_params(name: str, model: Any, dtype: str, as_json: bool, quiet: bool) -> None:
+    """Print the parameters and the bytes of the parts of a model of transformers."""
+    from probekit.models.adapter.model import parameters_by_part
 
     parts = parameters_by_part(model)
     rows = {**parts, "total": sum(parts.values())}
@@ -65,7 +63,9 @@ class ParamsJob(Output):
     batch: int = option(1, "Texts in a batch.", metavar="B")
     dtype: str = like(ModelOptions, "dtype", "Type of weights and activations: fp32, bf16 or fp16.")
     revision: str | None = like(ModelOptions, "revision")
-    via: Via = like(ModelOptions, "via", "transformers counts the parameters of that library's class, and no FLOPs.")
+    via: Via | None = like(
+        ModelOptions, "via", "transformers counts the parameters of that library's class, and no FLOPs."
+    )
     out: Path | None = option(None, f"The picture of --compare.  [default: {PICTURE}]", metavar="PATH")
 
 
@@ -85,13 +85,20 @@ def params(job: ParamsJob, options: PictureOptions) -> None:
 
     names = _names(job)
     console.hush_downloads(job.quiet)
-    if job.via == "transformers":
-        show_adapted_params(names[0], job.revision, job.dtype, job.json, job.quiet)
-        return
     for size, name in ((job.batch, "--batch"), (1 if job.context is None else job.context, "--context")):
         if size < 1:
             raise UsageError(f"{name} is a whole number above 0; got {size}")
-    shapes = {name: _shape(name, job.revision) for name in names}
+    found = {name: _shape_or_model(name, job.revision, job.via) for name in names}
+    adapted = {name: model for name, (_, model) in found.items() if model is not None}
+    if adapted and (job.compare or job.context is not None or job.batch != 1):
+        raise UsageError(
+            f"{next(iter(adapted))!a} is run by transformers' class, whose parameters alone are counted; leave out "
+            "--compare, --context and --batch"
+        )
+    if adapted:
+        show_adapted_params(names[0], adapted[names[0]], job.dtype, job.json, job.quiet)
+        return
+    shapes = {name: shape for name, (shape, _) in found.items()}
     contexts = CONTEXTS if job.compare and job.context is None else (job.context,)
     titles = _titles(names)
     accounts = [
@@ -126,21 +133,24 @@ def _titles(names: list[str]) -> dict[str, str]:
     return {name: title if list(own.values()).count(title) == 1 else name for name, title in own.items()}
 
 
-def _shape(name: str, revision: str | None) -> "ModelShape":
-    """The shape of a model.
+def _shape_or_model(name: str, revision: str | None, via: Via | None) -> "tuple[ModelShape, LanguageModel | None]":
+    """The shape of a model; with the model itself if it is one of transformers, whose shape is an estimate.
 
     Published sizes need no network, and those of GPT-2 no torch, unless a folder has that name; a world's model need
     not be trained.
     """
     from probekit.models.families import named_shape, shape_of
 
-    known = None if revision is not None or Path(name).exists() else named_shape(name)
+    known = None if revision is not None or via is not None or Path(name).exists() else named_shape(name)
     if known:
-        return known
+        return known, None
     from probekit.models import outline
     from probekit.worlds import MODELS, world
 
-    return shape_of(world(name).make_config() if name in MODELS and revision is None else outline(name, revision).cfg)
+    if name in MODELS and revision is None and via is None:
+        return shape_of(world(name).make_config()), None
+    model = outline(name, revision, via)
+    return shape_of(model.cfg), model if "transformers" in model.packages else None
 
 
 def _note_long(accounts: "list[Account]") -> None:

@@ -29,7 +29,7 @@ class PointsJob(JsonOutput):
 
     model: str = required(MODEL, "NAME|FOLDER")
     revision: str | None = like(ModelOptions, "revision")
-    via: Via = like(ModelOptions, "via")
+    via: Via | None = like(ModelOptions, "via")
 
 
 @command()
@@ -54,7 +54,7 @@ def points(job: PointsJob) -> None:
     cells = [[row["short"], row["full"], f"[{', '.join(map(str, row['shape']))}]"] for row in rows]
     console.result(text_table(cells, left=3))
     console.note(f"{model.n_layers} layers. {_LEGEND}.")
-    if job.via == "transformers":
+    if "transformers" in model.packages:
         console.note(_UNPROVED)
 
 

@@ -50,7 +50,7 @@ def check_out(out: str | Path | None) -> None:
         raise StorageError(f"--out {str(path)!a}: {str(there)!a} may not be written; name another folder")
 
 
-def check_via(out: str | AnyPath | None, via: str) -> None:
+def check_via(out: str | AnyPath | None, via: str | None) -> None:
     """Raise before the model is loaded if the store at `--out` was computed with another `--via`.
 
     A damaged store, and an imported one, are left to `extract`, which says what is wrong with it.
@@ -59,7 +59,7 @@ def check_via(out: str | AnyPath | None, via: str) -> None:
         ResumeMismatch: another `--via`.
         StorageError: `--out` is in an object store that cannot be reached, or there is no such bucket.
     """
-    if out is None:
+    if out is None or via is None:
         return
     try:
         body, _ = unseal(as_path(out) / "plan.json")

@@ -40,6 +40,7 @@ class LanguageModel(HookedModule):
         packages: other packages whose code computes, for a store's record.
         source: arguments of `load_model` that load the model again: name_or_path, revision, random_init, seed, dtype;
             via, device_map and quantize where they are not the default.
+        left_out: the parts of a model packaged as multimodal that were not loaded, such as vision_config.
         revision: that was asked for, such as the name of a checkpoint; None for the only or the main one.
         placement: the devices of its parts, if it is spread over several.
         stays: whether the weights stay on the devices and in the type in which they were loaded.
@@ -57,6 +58,7 @@ class LanguageModel(HookedModule):
     end_ids: tuple[int, ...] | None = None
     folder: Path | None = None
     source: dict[str, Any] | None = None
+    left_out: str | None = None
     revision: str | None = None
     reader: Callable[..., Any] | None = None
     packages: tuple[str, ...] = ()

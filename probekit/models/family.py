@@ -57,7 +57,6 @@ class HfModel(NamedTuple):
         options: more arguments for either class.
         slots: state dict -> its tensors, or views of them, by their names in a file.
         first_position: the position id of a text's first token; 0 leaves positions to the model.
-        renamed: regular expressions for the beginning of names in a folder, where the class of the model has others.
     """
 
     config: str
@@ -66,7 +65,6 @@ class HfModel(NamedTuple):
     options: Mapping[str, Any] = MappingProxyType({})
     slots: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]] = lambda state: state
     first_position: int = 0
-    renamed: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)

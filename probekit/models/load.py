@@ -4,6 +4,7 @@ torch and the families are imported once the model is found, so a wrong name is 
 """
 
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,7 +19,8 @@ from probekit.models.adapter.config import checked_fields
 from probekit.models.config_fields import Unimplemented
 from probekit.models.families import families, model_types
 from probekit.models.files import read_json
-from probekit.models.model_types import check_adaptable, check_implemented_here, check_packages, or_adapted
+from probekit.models.model_types import check_adaptable, check_packages, not_implemented
+from probekit.models.packaging import is_packaged, left_out, text_fields, text_tensors
 from probekit.models.tokenizer_files import FILES, load_tokenizer, template_files
 from probekit.options import DeviceOptions, ModelArguments, ModelOptions
 from probekit.options.check import check_path, is_whole
@@ -35,6 +37,11 @@ BUILTIN_MODELS = ("agreement-gpt2",)
 BUILTIN = Path(__file__).parent / "builtin"
 HUB_ALIASES = ALIASES["model"]
 GENERATION_CONFIG = "generation_config.json"
+_BATCHES = {
+    "packed": "in packed batches",
+    "padded": "in padded batches of texts of similar length",
+    "one length": "in batches of texts of one length",
+}
 
 
 @keywords(ModelArguments)
@@ -55,15 +62,19 @@ def load_model(name_or_path: str | Path, options: ModelArguments) -> "LanguageMo
     dtype, seed, random_init = dtype_name(options.dtype), options.seed, options.random_init
     _check_via(str(name_or_path), options)
     found = _find(str(name_or_path), options.revision, not random_init, options.progress)
-    hf = read_json(found.folder / "config.json")
-    model = _adapted(found, hf, options) if options.via == "transformers" else _own(found, hf, options)
+    described = _described(found, options)
+    if described.family is None:
+        check_packages(options.quantize, options.device_map)
+    model = _adapted(found, described, options) if described.family is None else _own(found, described, options)
+    hf, via = described.hf, "transformers" if described.family is None else "probekit"
     model.name = f"{found.name}-random{seed}" if random_init else found.name
-    model.tokenizer = load_tokenizer(found.folder, _bos_token_id(hf), model.cfg.d_vocab, model.causal)
+    model.tokenizer = load_tokenizer(found.folder, hf.get("bos_token_id"), model.cfg.d_vocab, model.causal)
     model.end_ids = end_ids(found.folder, model.cfg.d_vocab)
     model.folder = None if random_init else found.folder
     model.revision = found.requested
     model.source = {**_source(found), "random_init": random_init, "seed": seed, "dtype": dtype}
-    chosen = {"via": options.via, "device_map": options.device_map, "quantize": options.quantize}
+    model.left_out = described.left_out
+    chosen = {"via": via, "device_map": options.device_map, "quantize": options.quantize}
     # older stores have none of these
     model.source |= {name: value for name, value in chosen.items() if value not in (None, "probekit")}
     return model.eval()
@@ -79,29 +90,27 @@ def source_here(source: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def outline(
-    name_or_path: str | Path, revision: str | None = None, via: Via = "probekit", tokenizer: bool = False
+    name_or_path: str | Path, revision: str | None = None, via: Via | None = None, tokenizer: bool = False
 ) -> "LanguageModel":
     """The model without its weights, on the meta device: every point, and no memory; errors as in `load_model`."""
-    _check_via(str(name_or_path), ModelOptions(via=via))
+    options = ModelOptions(via=via)
+    _check_via(str(name_or_path), options)
     found = _find(str(name_or_path), revision, weights=False)
-    hf = read_json(found.folder / "config.json")
-    if via == "transformers":
-        hf = _adaptable(found, hf)
-        import torch
+    described = _described(found, options)
+    import torch  # not before the model is found
 
+    if described.family is None:
         from probekit.models.adapter.load import load_adapted
 
         where = {"device": torch.device("meta"), "dtype": torch.float32, "device_map": None}
-        model = load_adapted(found.folder, hf, **where, seed=0, quantize=None)
+        model = load_adapted(found.folder, described.hf, **where, seed=0, quantize=None)
     else:
-        family, cfg = _described(found, hf)
-        import torch
-
         with torch.device("meta"):
-            model = family.model(cfg)
+            model = described.family.model(described.cfg)
     model.name = found.name
     if tokenizer:
-        model.tokenizer = load_tokenizer(found.folder, _bos_token_id(hf), model.cfg.d_vocab, model.causal)
+        bos = described.hf.get("bos_token_id")
+        model.tokenizer = load_tokenizer(found.folder, bos, model.cfg.d_vocab, model.causal)
     return model
 
 
@@ -129,12 +138,6 @@ def end_ids(folder: Path, d_vocab: int) -> tuple[int, ...] | None:
         )
     # small models saved by transformers often name GPT-2's 50256, which they cannot write
     return tuple(i for i in ids if i < d_vocab) or None
-
-
-def _bos_token_id(hf: Mapping[str, Any]) -> int | None:
-    """The id in config.json; models with a vision tower may keep it among the fields of the text model."""
-    text = hf.get("text_config")
-    return hf.get("bos_token_id", text.get("bos_token_id") if isinstance(text, Mapping) else None)
 
 
 @dataclass(frozen=True)
@@ -253,13 +256,12 @@ def _check_no_revision(name: str, revision: str | None, why: str) -> None:
 
 
 def _check_via(name: str, options: DeviceOptions) -> None:
-    if options.via == "probekit":
-        return
-    if name in registries.MODELS or name in BUILTIN_MODELS:
-        raise UsageError(
-            f"{name!a} is probekit's own model; leave out --via {options.via}, which is for folders and the Hub"
-        )
-    check_packages(options.quantize, options.device_map)
+    adapted = options.via == "transformers" or options.quantize is not None
+    if adapted and (name in registries.MODELS or name in BUILTIN_MODELS):
+        option = "--via transformers" if options.via else f"--quantize {options.quantize}"
+        raise UsageError(f"{name!a} is probekit's own model; leave out {option}, which is for folders and the Hub")
+    if adapted:
+        check_packages(options.quantize, options.device_map)
 
 
 def _exists(name: str) -> bool:
@@ -269,22 +271,62 @@ def _exists(name: str) -> bool:
         return False
 
 
-def _described(found: _Found, hf: Mapping[str, Any]) -> "tuple[Family, Any]":
-    """The family and the config that config.json describes."""
+@dataclass(frozen=True)
+class _Described:
+    """The model that a config.json describes, and whose code computes it.
+
+    Attributes:
+        hf: the fields; of a model packaged as multimodal, those of its text model.
+        family: the family of this project; None where transformers' class is taken.
+        cfg: the family's config.
+        why: why transformers' class is taken, if nobody asked for it.
+        left_out: the parts of a model packaged as multimodal that are not loaded; None for others.
+    """
+
+    hf: Mapping[str, Any]
+    family: "Family | None" = None
+    cfg: Any = None
+    why: str | None = None
+    left_out: str | None = None
+
+
+def _described(found: _Found, options: ModelOptions) -> _Described:
+    """What config.json describes: by our own family where one implements it, else by the class of transformers.
+
+    Raises:
+        DataError: neither can be had, or not the one that `options.via` names.
+    """
+    given = read_json(found.folder / "config.json")
     with _naming(found):
-        check_implemented_here(hf, model_types())
-        family = families()[hf["model_type"]]
+        outside = left_out(given) if is_packaged(given) else None
+        hf = given if outside is None else text_fields(given)
+        if options.via == "transformers" or options.quantize is not None:
+            check_adaptable(hf, own=model_types())
+            return _Described(checked_fields(hf), left_out=outside)
         try:
-            return family, family.config.from_hf(hf)
+            family, cfg = _implemented(hf)
         except Unimplemented as error:
-            raise DataError(f"{error}{or_adapted(hf)}") from None
+            try:
+                check_adaptable(hf)
+            except DataError as neither:
+                raise (error if hf.get("model_type") in model_types() else neither) from None
+            if options.via == "probekit":
+                raise DataError(f"{error}; leave out --via probekit to run it through transformers' class") from None
+            return _Described(checked_fields(hf), why=str(error), left_out=outside)
+        return _Described(hf, family, cfg, left_out=outside)
 
 
-def _adaptable(found: _Found, hf: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of config.json as transformers reads them, for a model that it can make."""
-    with _naming(found):
-        check_adaptable(hf, own=model_types())
-        return checked_fields(hf)
+def _implemented(hf: Mapping[str, Any]) -> "tuple[Family, Any]":
+    """The family and the config of these fields.
+
+    Raises:
+        Unimplemented: none of the families has this arithmetic.
+        DataError: a field out of its range.
+    """
+    if (why := not_implemented(hf, model_types())) is not None:
+        raise Unimplemented(why)
+    family = families()[hf["model_type"]]
+    return family, family.config.from_hf(hf)
 
 
 @contextmanager
@@ -296,14 +338,15 @@ def _naming(found: _Found) -> Iterator[None]:
         raise DataError(f"{str(found.folder / 'config.json')!a}: {error}") from None
 
 
-def _own(found: _Found, hf: Mapping[str, Any], options: ModelOptions) -> "LanguageModel":
+def _own(found: _Found, described: _Described, options: ModelOptions) -> "LanguageModel":
     """The family's own model."""
-    family, cfg = _described(found, hf)
+    family, cfg = described.family, described.cfg
+    assert family is not None
     import torch  # not before the model is found
 
     from probekit.machine.devices import DTYPES, find_device
     from probekit.models.spread import choose_placement, home_of, spread_over
-    from probekit.models.weights import load_weights, named_tensors
+    from probekit.models.weights import load_weights, named_tensors, stored_tensors
 
     dtype = DTYPES[dtype_name(options.dtype)]
     device = None if options.device_map else find_device(options.device)
@@ -311,7 +354,10 @@ def _own(found: _Found, hf: Mapping[str, Any], options: ModelOptions) -> "Langua
         model = family.model(cfg).to(dtype).init_weights(options.seed)
         return spread_over(model, choose_placement(model, dtype)) if device is None else model.to(device)
     _fetch_weights(found)
-    stored = named_tensors(found.folder, family, cfg)
+    stored = stored_tensors(found.folder)
+    if described.left_out is not None:
+        stored = text_tensors(stored)
+    stored = named_tensors(found.folder, stored, family, cfg)
     with torch.device("meta"):
         model = family.model(family.hf_parts(cfg, stored))
     if device is not None:
@@ -322,23 +368,29 @@ def _own(found: _Found, hf: Mapping[str, Any], options: ModelOptions) -> "Langua
     return spread_over(model, placement)
 
 
-def _adapted(found: _Found, hf: Mapping[str, Any], options: ModelOptions) -> "LanguageModel":
+def _adapted(found: _Found, described: _Described, options: ModelOptions) -> "LanguageModel":
     """The class of transformers for this config, wrapped."""
-    hf = _adaptable(found, hf)
     from probekit.machine.devices import DTYPES, find_device
     from probekit.models.adapter.load import load_adapted
 
     if not options.random_init:
         _fetch_weights(found)
-    return load_adapted(
+    model = load_adapted(
         found.folder,
-        hf,
+        described.hf,
         device=find_device(options.device),
         dtype=DTYPES[dtype_name(options.dtype)],
         seed=options.seed if options.random_init else None,
         device_map=options.device_map,
         quantize=options.quantize,
+        packaged=described.left_out is not None,
     )
+    if described.why is not None:
+        warnings.warn(
+            f"{described.why}; it is run through {model.cfg.model_class} of transformers, {_BATCHES[model.batching]}",
+            stacklevel=4,
+        )
+    return model
 
 
 def _fetch_weights(found: _Found) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 
 from probekit.errors import DataError, UsageError
 from probekit.machine.versions import versions_of
-from probekit.text import listed
 
 # Parts of the tables' names, in the order in which they decide: a model of images may be in a table of texts as well.
 _KINDS = {
@@ -49,7 +48,8 @@ def transformers_types() -> dict[str, str]:
     if file is None or not file.is_file():
         return {}
     tables = _tables(ast.parse(file.read_text(encoding="utf-8")))
-    kinds: dict[str, str] = {}
+    # text models of those that are packaged as multimodal; few have a class with a head
+    kinds = dict.fromkeys((name for name in tables.get("MODEL_MAPPING_NAMES", ()) if name.endswith("_text")), "")
     for kind, parts in _KINDS.items():
         for name, types in tables.items():
             if any(part in name for part in parts):
@@ -71,30 +71,21 @@ def _tables(module: ast.Module) -> dict[str, list[str]]:
     }
 
 
-def check_implemented_here(hf: Mapping[str, Any], own: Collection[str]) -> None:
-    """Refuse a config that none of our families implements; the error says what can be done.
+def not_implemented(hf: Mapping[str, Any], own: Collection[str]) -> str | None:
+    """Why none of our families implements a config; None if one has its model type.
 
     Args:
         hf: the fields of config.json.
         own: the model types of our families.
-
-    Raises:
-        DataError: another model type, or quantized weights.
     """
     model_type = hf.get("model_type")
     if not isinstance(model_type, str) or model_type not in own:
-        check_adaptable(hf, f"; take a model of one of these: {listed(own)}")
-        raise DataError(
-            f"model_type {model_type!a:.80} is not implemented here; add --via transformers, which runs the class of "
-            f"{_version()}"
-        )
+        return f"model_type {model_type!a:.80} has no file here"
     quantized = hf.get("quantization_config")
-    if quantized is not None:
-        method = quantized.get("quant_method") if isinstance(quantized, Mapping) else None
-        raise DataError(
-            f"quantization_config: weights quantized by {method!a:.40} are not implemented here; "
-            "take a folder with the weights in full precision, or add --via transformers"
-        )
+    if quantized is None:
+        return None
+    method = quantized.get("quant_method") if isinstance(quantized, Mapping) else None
+    return f"quantization_config: weights quantized by {method!a:.40} are not implemented here"
 
 
 def check_adaptable(hf: Mapping[str, Any], otherwise: str = "", own: Collection[str] = ()) -> None:
@@ -124,15 +115,6 @@ def check_adaptable(hf: Mapping[str, Any], otherwise: str = "", own: Collection[
             f"never run, and {_version()} has no class for it{otherwise}"
         )
     raise DataError(f"model_type {model_type!a:.80} is not supported, and {_version()} has no class for it{otherwise}")
-
-
-def or_adapted(hf: Mapping[str, Any]) -> str:
-    """The end of an error for a config that its family refuses: the adapter, if it may carry the model."""
-    try:
-        check_adaptable(hf)
-    except DataError:
-        return ""
-    return "; or add --via transformers"
 
 
 def _remote(auto_map: Any) -> str:

@@ -131,20 +131,23 @@ def stored_tensors(folder: Path) -> dict[str, TensorInFile]:
     return stored
 
 
-def named_tensors(folder: Path, family: Family, cfg: Any) -> dict[str, TensorInFile]:
+def named_tensors(
+    folder: Path, stored: Mapping[str, TensorInFile], family: Family, cfg: Any
+) -> dict[str, TensorInFile]:
     """Every weight in the files of a folder, by the name that `transformers` gives it today.
 
     Args:
         folder: a model folder in Hugging Face format.
+        stored: its tensors by key.
         family: the model's.
         cfg: its config, with all parts that a file may hold.
 
     Raises:
-        DataError: as `stored_tensors`, or a weight is stored under two names.
+        DataError: a weight is stored under two names.
     """
     heads = {name.split(".")[0] for name in family.modules(cfg).values() if not name.startswith(family.hf_prefix)}
     named: dict[str, TensorInFile] = {}
-    for key, tensor in stored_tensors(folder).items():
+    for key, tensor in stored.items():
         name = family.hf_renamed(key)
         if not name.startswith(family.hf_prefix) and name.split(".")[0] not in heads:
             name = family.hf_prefix + name  # the file of a bare model

@@ -59,7 +59,6 @@ CAPABILITIES: tuple[OneOf | Excludes | Needs, ...] = (
     OneOf((("part", "devices", "engine"), ("own_device", "device_map", "devices")), "each says where the work runs"),
     Excludes(("header",), ("columns",), "these name the columns of a file that has no line with their names"),
     # Loading and extracting.
-    Needs(("quantize",), ("via",), "only the models of transformers can be quantized (--via transformers)"),
     Excludes(
         ("quantize",), ("random_init", "devices"), "weights are quantized as they are read, on the device that they fit"
     ),

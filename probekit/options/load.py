@@ -34,11 +34,11 @@ class DeviceOptions(Options, heading=RUNS):
         metavar="REV",
     )
     _: KW_ONLY
-    via: Via = option(
-        "probekit",
-        "Whose code runs: probekit's own families, or the class of transformers for any other text model.",
+    via: Via | None = option(
+        None,
+        "Whose code runs: probekit's own families, or the class of transformers.  [default: ours where one fits]",
         choice("probekit", "transformers"),
-        notes="The latter offers the points of the stream that it can prove, and never runs code of the Hub.",
+        notes="The class of transformers offers the points that it can prove, and never runs code of the Hub.",
     )
     device_map: DeviceMap | None = option(
         None,
@@ -48,7 +48,7 @@ class DeviceOptions(Options, heading=RUNS):
     )
     quantize: Quantize | None = option(
         None,
-        "Weights in 8 or 4 bits, by bitsandbytes; only with --via transformers.",
+        "Weights in 8 or 4 bits, by bitsandbytes, in the class of transformers.",
         choice("8bit", "4bit"),
     )
 

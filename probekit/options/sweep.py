@@ -64,7 +64,7 @@ class SweepOptions(Options, heading=READ):
     baselines: bool | None = like(ProbeOptions, "baselines")
     device: str = like(DeviceOptions, "device")
     dtype: str = like(DeviceOptions, "dtype")
-    via: Via = like(DeviceOptions, "via")
+    via: Via | None = like(DeviceOptions, "via")
     seed: int = like(ProbeOptions, "seed")
 
     def __post_init__(self) -> None:

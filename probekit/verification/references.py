@@ -27,6 +27,8 @@ from probekit.models.adapter.proof import accepted, first_of, look
 from probekit.models.base import LanguageModel
 from probekit.models.families import families
 from probekit.models.family import LOGITS, Family, HfModel, HfPoint
+from probekit.models.files import read_json
+from probekit.models.packaging import RENAMED, text_fields
 from probekit.models.spread import widen
 from probekit.models.weights import as_stored
 from probekit.points import Place
@@ -135,6 +137,7 @@ def transformers_reference(model: LanguageModel, text: TextIds) -> tuple[Referen
                 raise Unavailable(f"not available: {hf_model.model} of {version}: {reason}") from None
             raise NotRun(f"{hf_model.model} of {version} cannot be run: {reason}") from None
     source = "read from the model's folder" if model.folder else "with this model's weights"
+    source += f"; the text model alone, without {model.left_out}" if model.left_out else ""
     return Reference("transformers", frozenset(hf_model.points), run), f"{hf_model.model} of {version}, {source}"
 
 
@@ -198,7 +201,11 @@ def _with_weights(model: LanguageModel, family: Family, hf_model: HfModel, atten
 
     options = {"attn_implementation": attention, **hf_model.options}
     if model.folder:
-        options |= {"use_safetensors": True, "local_files_only": True, "key_mapping": dict(hf_model.renamed) or None}
+        options |= {"use_safetensors": True, "local_files_only": True}
+        if model.left_out is not None:  # the text model of a folder that is packaged as multimodal
+            fields = text_fields(read_json(model.folder / "config.json"))
+            config = getattr(transformers, hf_model.config).from_dict(fields)
+            options |= {"config": config, "key_mapping": RENAMED}
         return getattr(transformers, hf_model.model).from_pretrained(model.folder, dtype=model.dtype, **options)
     config = getattr(transformers, hf_model.config)(**model.cfg.to_hf(), **options)
     with torch.random.fork_rng(devices=[]):

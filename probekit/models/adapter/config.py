@@ -114,12 +114,20 @@ def read_sizes(config: Any, model_class: str) -> AdapterConfig:
 def _first(config: Any, names: tuple[str, ...]) -> int | None:
     """The first of these fields that is a whole number; several numbers, one for each layer, count as the largest."""
     for name in names:
-        value = getattr(config, name, None)
+        value = _of_all_layers(config, name)
         if isinstance(value, list) and value and all(isinstance(one, int) for one in value):
             value = max(value)
         if isinstance(value, int) and not isinstance(value, bool):
             return value
     return None
+
+
+def _of_all_layers(config: Any, name: str) -> Any:
+    """A field, or None; where layers differ in it, which transformers then refuses to say, that of most layers."""
+    try:
+        return getattr(config, name, None)
+    except RuntimeError:
+        return vars(config).get(name)
 
 
 def _plain(value: Any) -> Any:

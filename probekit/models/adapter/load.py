@@ -25,6 +25,7 @@ from probekit.models.adapter.layouts import find_blocks
 from probekit.models.adapter.model import AdaptedModel, device_of, quiet
 from probekit.models.adapter.proof import layout_unproved, prove_layout
 from probekit.models.model_types import check_packages
+from probekit.models.packaging import RENAMED, text_tensors
 from probekit.models.spread import widen
 from probekit.models.weights import stored_tensors
 from probekit.text import listed, printable
@@ -66,6 +67,7 @@ def load_adapted(
     seed: int | None = None,
     device_map: str | None = None,
     quantize: str | None = None,
+    packaged: bool = False,
 ) -> AdaptedModel:
     """The model of a folder, or with random weights, as the installed transformers computes it.
 
@@ -77,6 +79,7 @@ def load_adapted(
         seed: of random weights; None loads the folder's.
         device_map: "auto" spreads the layers over all devices, by accelerate.
         quantize: "8bit" or "4bit", by bitsandbytes.
+        packaged: whether the folder's files hold more than the text model that `hf` describes.
 
     Raises:
         UsageError: a package that an option needs is not installed; a model that does not fit the devices; weights that
@@ -90,6 +93,7 @@ def load_adapted(
     with quiet():
         config, classes = _classes(hf)
         options: dict[str, Any] = {} if device_map is None else {"device_map": device_map}
+        options |= {"key_mapping": RENAMED} if packaged else {}
         if quantize is not None:
             options["quantization_config"] = bits_config(quantize)
         source = HfSource(classes[0], config, None if seed is not None else folder, seed or 0, dtype, options)
@@ -279,10 +283,9 @@ def _config(kind: str, hf: Mapping[str, Any]) -> Any:
 
 
 def _refuse_other_inputs(hf: Mapping[str, Any], kind: str) -> None:
-    if (other := [name for name in OTHER_INPUTS if hf.get(name) is not None]) or hf.get("text_config") is not None:
-        field = other[0] if other else "text_config"
+    if other := [name for name in OTHER_INPUTS if hf.get(name) is not None]:
         raise DataError(
-            f"model_type {kind!a:.60} reads more than text (config.json has {field}), which --via transformers does "
+            f"model_type {kind!a:.60} reads more than text (config.json has {other[0]}), which --via transformers does "
             "not take; take its text model"
         )
 
@@ -314,7 +317,7 @@ def _by_layer(name: str) -> list[tuple[int, str]]:
 def _made(source: HfSource) -> Any:
     """The model with random weights, or on the meta device."""
     try:
-        return source.model_class._from_config(source.config, dtype=source.dtype)
+        return _with_base(source.model_class._from_config(source.config, dtype=source.dtype))
     except Exception as error:  # whatever it raises is the reason
         name = source.model_class.__name__
         raise DataError(f"{name} of transformers cannot be made from this config.json: {_why(error, source)}") from None
@@ -341,8 +344,19 @@ def _from_folder(source: HfSource) -> tuple[Any, list[str]]:
     lacking += [str(one) for one in info.get("error_msgs") or ()]
     if lacking:
         return None, lacking
-    _check_unexpected(model, info["unexpected_keys"], source.folder)
+    unexpected = info["unexpected_keys"]
+    if "key_mapping" in source.options:  # those of the towers are meant to be left out
+        inside = text_tensors({name: name for name in stored_tensors(source.folder)})
+        unexpected = [name for name in unexpected if name in inside or name in inside.values()]
+    _check_unexpected(_with_base(model), unexpected, source.folder)
     return model, []
+
+
+def _with_base(hf: Any) -> Any:
+    """The model, whose `base_model` lacks the head: Llama 4's names one that it does not have, and would be itself."""
+    if hf.base_model is hf and hf.get_output_embeddings() is not None and isinstance(hf.model, nn.Module):
+        hf.base_model_prefix = "model"
+    return hf
 
 
 def _check_unexpected(model: Any, names: Any, folder: Path) -> None:

@@ -15,7 +15,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "gpt2": ("gpt2",),
     "llama": ("llama", "mistral", "qwen2", "qwen3", "phi3"),
     "gptneox": ("gpt_neox",),
-    "gemma": ("gemma", "gemma2", "gemma3_text", "gemma3"),
+    "gemma": ("gemma", "gemma2", "gemma3_text"),
     "olmo": ("olmo2", "olmo3"),
     "bert": ("bert",),
     "roberta": ("roberta", "xlm-roberta", "camembert"),

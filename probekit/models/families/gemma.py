@@ -17,7 +17,6 @@ K d_head, F d_mlp, V vocab.
 """
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -53,7 +52,7 @@ from probekit.models.config_fields import (
     unchecked,
     written_fields,
 )
-from probekit.models.decoder import LLAMA_NAMES, PRE_NORM, DecoderOnly
+from probekit.models.decoder import LLAMA_BUFFERS, LLAMA_NAMES, PRE_NORM, DecoderOnly
 from probekit.models.family import (
     LOGITS,
     Family,
@@ -399,7 +398,6 @@ class Gemma(DecoderOnly):
 
 # Translation from and to Hugging Face.
 
-WITH_VISION = "gemma3"  # model_type of a vision tower and a text model, whose fields are in text_config
 _NOT_IN_GEMMA_1 = (
     "query_pre_attn_scalar",
     "attn_logit_softcapping",
@@ -410,7 +408,6 @@ _NOT_IN_GEMMA_1 = (
 
 
 def _fields(hf: Mapping[str, Any]) -> dict[str, Any]:
-    hf = _of_text(hf)
     model_type = hf.get("model_type", "gemma2")
     check_choice(model_type, VARIANTS, "model_type")
     _check_implemented(hf, model_type)
@@ -425,19 +422,6 @@ def _fields(hf: Mapping[str, Any]) -> dict[str, Any]:
     else:
         rope = rope_from_hf(hf) | {"local_rope_theta": None}
     return fields | rope | {"layer_types": _layer_types(hf, model_type), "model_type": model_type}
-
-
-def _of_text(hf: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The fields of the text model; those of a model with a vision tower are in its text_config."""
-    if hf.get("model_type") != WITH_VISION:
-        return hf
-    text = hf.get("text_config")
-    if not isinstance(text, Mapping):
-        raise DataError(f"text_config must be the text model's fields in a config of gemma3; got {text!a:.60}")
-    check_choice(text.get("model_type", "gemma3_text"), ("gemma3_text",), "model_type in text_config")
-    check_implemented(text, {"final_logit_softcapping": None}, WITH_VISION)  # its class has no such cap
-    shared = ("tie_word_embeddings", "bos_token_id", "eos_token_id", "quantization_config")
-    return {**text, "model_type": "gemma3_text", **{name: hf[name] for name in shared if name in hf}}
 
 
 def _check_implemented(hf: Mapping[str, Any], model_type: str) -> None:
@@ -477,22 +461,6 @@ def modules(cfg: GemmaConfig) -> dict[str, str]:
     return LLAMA_NAMES | {f"blocks.{{}}.{ours}": f"model.layers.{{}}.{theirs}" for ours, theirs in norms.items()}
 
 
-_BESIDE_VISION = {
-    r"^language_model\.lm_head\.": "lm_head.",
-    r"^(model\.)?language_model\.(model\.)?": "model.",
-}
-
-
-def hf_renamed(name: str) -> str:
-    """A weight's name without `language_model`, where models with a vision tower keep the text model.
-
-    Files of the Hub say `language_model.model.layers`, those of transformers 5 `model.language_model.layers`.
-    """
-    for beside_vision, alone in _BESIDE_VISION.items():
-        name = re.sub(beside_vision, alone, name)
-    return name
-
-
 def shape(cfg: GemmaConfig) -> ModelShape:
     """The sizes of a `GemmaConfig`'s model."""
     variant = VARIANTS[cfg.model_type]
@@ -519,22 +487,19 @@ def twin(cfg: GemmaConfig, names: Mapping[str, HfTensor]) -> HfModel:
     points |= {x: points[x]._replace(take=_by_position) for x in ("q_norm", "k_norm") if x in points}
     points[LOGITS] = HfPoint("", lambda _, output: output.logits)  # after the soft cap, which is not in lm_head
     variant = VARIANTS[cfg.model_type]
-    beside_vision = _BESIDE_VISION if cfg.model_type == "gemma3_text" else {}
-    return HfModel(variant.config, variant.model, points, renamed=beside_vision)
+    return HfModel(variant.config, variant.model, points)
 
 
 FAMILY = Family(
-    model_types=(*VARIANTS, WITH_VISION),
+    model_types=tuple(VARIANTS),
     config=GemmaConfig,
     model=Gemma,
     shape=shape,
     modules=modules,
     hf_prefix="model.",
     twin=twin,
-    # the vision tower and its projector, which the text model does not use, and frequencies in old files
-    hf_buffers=r"model\.(vision_tower|multi_modal_projector)\..*|model\.(.*\.)?rotary_emb\.inv_freq",
-    hf_renamed=hf_renamed,
+    hf_buffers=LLAMA_BUFFERS,
     loads="Gemma, Gemma 2, Gemma 3 (text)",
-    refused="bidirectional attention (EmbeddingGemma); the vision tower is ignored",
+    refused="bidirectional attention (EmbeddingGemma)",
     hub_examples=("google/gemma-2-2b", "google/gemma-2-9b", "google/gemma-3-1b-pt", "google/gemma-3-4b-it"),
 )

@@ -1,0 +1,117 @@
+"""Checkpoints packaged as multimodal: the config and the tensors of their text model. Nothing here needs torch.
+
+A config.json of this kind has the text model's fields in `text_config`, or, in those of Qwen2-VL, among its own. Files
+name the text model's tensors `language_model.model.layers`, `model.language_model.layers`, `model.text_model.layers` or
+just `model.layers`, and hold vision or audio towers as well, of which no tensor is read.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from probekit.errors import DataError
+from probekit.text import listed
+
+# Each was compared with the complete class of transformers on text alone; others, such as PaliGemma, let a token of the
+# prompt see those after it, or change the text model in other ways.
+PACKAGED = """
+    aria deepseek_vl deepseek_vl_hybrid exaone4_5 fuyu gemma3 gemma3n gemma4 glm46v glm4v glmasr got_ocr2
+    granite_docling granite_speech granite_speech_plus hyperclovax_vision_v2 idefics2 idefics3 internvl janus
+    kimi_k25 lfm2_vl lighton_ocr llama4 llava llava_next llava_next_video llava_onevision mistral3
+    moss_transcribe_diarize muse_glimmer nemotron_h_omni omniasr ovis2 pp_chart2table qwen2_5_vl qwen2_audio
+    qwen2_vl qwen3_5 qwen3_5_moe qwen3_asr qwen3_vl qwen3_vl_moe shieldgemma2 smolvlm vibevoice vibevoice_asr
+    video_llama_3 video_llava vipllava voxtral
+""".split()
+_FLAT = ("qwen2_vl", "qwen2_5_vl")  # their published files have no text_config
+# Rotations of these take a place in time, height and width; on text the three are equal, and so is the arithmetic.
+_SAME_ON_TEXT = {
+    "qwen2_vl_text": "qwen2",
+    "qwen2_5_vl_text": "qwen2",
+    "qwen3_vl_text": "qwen3",
+}
+_OF_IMAGES = ("mrope_section", "mrope_interleaved")
+TOWERS = re.compile(r"(vision|audio|speech|encoder|vq|qformer|projector|perceiver|adapter|adaptor)_config$")
+_NOT_IN_COMPLETE = {"gemma3": "final_logit_softcapping"}  # fields of the text class that the complete one ignores
+_FROM_OUTSIDE = ("tie_word_embeddings", "bos_token_id", "eos_token_id", "pad_token_id", "quantization_config")
+_SIZES = re.compile(r"(hidden|intermediate|vocab)_size$|num_(hidden_layers|attention_heads|key_value_heads)$|head_dim$")
+RENAMED = {  # beginnings of names of the text model's tensors -> those of the text model alone
+    r"^(model\.)?(language|text)_model\.lm_head\.": "lm_head.",
+    r"^(model\.)?(language|text)_model\.(model\.)?": "model.",
+}
+_T = TypeVar("_T")
+
+
+def is_packaged(hf: Mapping[str, Any]) -> bool:
+    """Whether a config.json describes a model that reads more than text."""
+    return hf.get("model_type") in PACKAGED or isinstance(hf.get("text_config"), Mapping)
+
+
+def text_fields(hf: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of the text model alone, where config.json describes a model packaged as multimodal.
+
+    The outer fields say whether the head is tied, which ids are special, and how weights are quantized.
+
+    Raises:
+        DataError: a model whose text model alone does not compute what the complete one computes on text, or of which
+            that is not known; sizes that the two contradict.
+    """
+    kind = str(hf.get("model_type"))
+    if kind not in PACKAGED:
+        raise DataError(
+            f"model_type {kind!a:.80} reads more than text, and its text model by itself is not known to compute what "
+            f"the complete model does on text; known are {listed(PACKAGED)}"
+        )
+    text = hf.get("text_config")
+    if text is None and kind in _FLAT:
+        text = {name: value for name, value in hf.items() if not TOWERS.search(name)}
+    if not isinstance(text, Mapping):
+        raise DataError(f"text_config must be the text model's fields in a config of {kind}; got {text!a:.60}")
+    contradicted = [name for name in text if _SIZES.search(name) and name in hf and hf[name] != text[name]]
+    if contradicted:
+        name = contradicted[0]
+        raise DataError(
+            f"{name} is {hf[name]!a:.60}, but {text[name]!a:.60} in text_config; correct one, or download it again"
+        )
+    ignored = _NOT_IN_COMPLETE.get(kind)
+    if ignored and text.get(ignored) is not None:
+        raise DataError(f"{ignored} = {text[ignored]!a:.60} in text_config is not implemented for {kind}; only None is")
+    fields = {**text, **{name: hf[name] for name in _FROM_OUTSIDE if name in hf}}
+    inner = text.get("model_type")
+    if inner in (None, kind):
+        inner = f"{kind}_text"
+    fields["model_type"] = inner
+    fields.pop("architectures", None)
+    if inner in _SAME_ON_TEXT:
+        fields["model_type"] = _SAME_ON_TEXT[inner]
+        for name in ("rope_scaling", "rope_parameters"):
+            fields |= {name: _on_text(fields[name])} if isinstance(fields.get(name), Mapping) else {}
+    return fields
+
+
+def _on_text(rope: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Fields of rotations without what is for images alone."""
+    kept = {name: value for name, value in rope.items() if name not in _OF_IMAGES}
+    return {name: "default" if value == "mrope" else value for name, value in kept.items()}
+
+
+def left_out(hf: Mapping[str, Any]) -> str:
+    """The parts of a packaged model that are not loaded: "vision_config and audio_config"."""
+    return listed([name for name in hf if TOWERS.search(name) and hf[name] is not None] or ["what is not text"])
+
+
+def text_tensors(stored: Mapping[str, _T]) -> dict[str, _T]:
+    """The tensors of the text model by the names that it has alone, among those of a packaged model."""
+    within = {name: text_name(name) for name in stored}
+    inside = any(name != alone for name, alone in within.items())
+    return {
+        alone: stored[name]
+        for name, alone in within.items()
+        if name != alone or name.startswith("lm_head.") or (not inside and name.startswith("model."))
+    }
+
+
+def text_name(name: str) -> str:
+    """The name that a tensor of a packaged model has in the text model alone; others stay."""
+    for packaged, alone in RENAMED.items():
+        name = re.sub(packaged, alone, name)
+    return name
