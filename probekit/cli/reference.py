@@ -99,7 +99,7 @@ def will_it_load_page() -> str:
 def readme_models() -> str:
     """README's list of the models, each with a link to the file of its family."""
     links = [f"[{family.loads}]({FAMILIES}/{file}.py)" for file, family in _families().items()]
-    return textwrap.fill("; ".join(links) + ".", 160, break_long_words=False, break_on_hyphens=False)
+    return textwrap.fill("; ".join(links) + ".", 200, break_long_words=False, break_on_hyphens=False)
 
 
 def _families() -> "dict[str, Family]":

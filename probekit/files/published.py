@@ -182,6 +182,14 @@ _TABLES: dict[str, tuple[Mapping[str, Any], tuple[str, ...], tuple[_Row, ...]]] 
         _DECODER,
         (("olmoe-1b-7b", "allenai/OLMoE-1B-7B-0924", (2048, 1024, 16, 16, 16, 50304, 4096)),),
     ),
+    "gpt_oss": (
+        {**_UNTIED, "head_dim": 64, "num_experts_per_tok": 4},
+        (*_DECODER, "num_local_experts"),
+        (
+            ("gpt-oss-20b", "openai/gpt-oss-20b", (2880, 2880, 24, 64, 8, 201088, 131072, 32)),
+            ("gpt-oss-120b", "openai/gpt-oss-120b", (2880, 2880, 36, 64, 8, 201088, 131072, 128)),
+        ),
+    ),
     "phi3": (
         _UNTIED,
         _DECODER,

@@ -62,8 +62,9 @@ def block_parameters(stack: StackShape) -> dict[str, int]:
     """Parameters by part of one block of a stack whose blocks are all alike (`equal_blocks`).
 
     QKV has D (H + 2G) K weights, the output projection H K D, each product of an MLP D F, for each expert one; each of
-    these has as many biases as outputs. A router has D E. A norm has D gains, and D shifts unless it has none; norms of
-    queries and keys have 2 K gains, or (H + G) K. Cross-attention is a second attention.
+    these has as many biases as outputs. A router has D E, and E biases if any; sinks are H. A norm has D gains, and D
+    shifts unless it has none; norms of queries and keys have 2 K gains, or (H + G) K. Cross-attention is a second
+    attention.
     """
     D, F, queries, both = stack.d_model, stack.d_mlp, stack.n_heads * stack.d_head, stack.n_kv_heads * stack.d_head * 2
     qkv = (D + stack.qkv_bias) * (queries + both)
@@ -73,8 +74,10 @@ def block_parameters(stack: StackShape) -> dict[str, int]:
     parts = {"QKV": qkv, "output projection": out}
     if stack.cross:
         parts |= {"cross QKV": qkv, "cross output projection": out}
+    if stack.sinks:
+        parts |= {"sinks": stack.n_heads}
     if stack.n_experts:
-        parts |= {"router": D * stack.n_experts}
+        parts |= {"router": (D + stack.router_bias) * stack.n_experts}
     if stack.gated:
         parts |= {"MLP gate": up}
     parts |= {"MLP up": up, "MLP down": n_mlps * (F + stack.mlp_bias) * D}

@@ -24,13 +24,15 @@ class HfTensor(NamedTuple):
     Attributes:
         name: the tensor.
         transposed: whether it is stored as [in, out] (their Conv1D).
-        rows: the first row and the one after the last, where a tensor holds several weights, one below the other (their
-            fused projections); None for all rows. Rows are those of [out, in].
+        rows: which rows, where a tensor holds several weights, one below the other or by turns (their fused
+            projections); None for all rows. Rows are those of [out, in].
+        entry: which entry along the first axis, where a tensor holds one weight of each expert; None for no such axis.
     """
 
     name: str
     transposed: bool = False
-    rows: tuple[int, int] | None = None
+    rows: slice | None = None
+    entry: int | None = None
 
 
 class HfPoint(NamedTuple):
@@ -77,9 +79,11 @@ class Family:
         model: the model class, made from a config, with `init_weights`.
         shape: config -> the sizes to count with.
         modules: config -> our modules and single weights by their names in a Hugging Face file, with {} for the numbers
-            of layer and expert. Several of our weights in one tensor lie in it one below the other.
+            of layer and expert. Several of our weights in one tensor lie in it one below the other. A name without {}
+            for the expert is that of a tensor with those of all experts, [n_experts, ...].
         hf_prefix: prefix of the names in the file of a model with a head; the file of a bare model lacks it.
         transposed: our modules whose weights are stored as [in, out].
+        by_turns: our modules whose rows alternate in one tensor, in place of lying one below the other.
         twin: (config, `hf_names`) -> the classes of transformers, and where they compute our points; None if it has
             none.
         copies: config -> names of copies that a file may hold, besides that of a tied head -> the name of the original;
@@ -99,6 +103,7 @@ class Family:
     modules: Callable[[Any], Mapping[str, str]]
     hf_prefix: str
     transposed: Collection[str] = ()
+    by_turns: Collection[str] = ()
     twin: Callable[[Any, Mapping[str, HfTensor]], HfModel | None] = lambda cfg, names: None
     copies: Callable[[Any], Mapping[str, str | None]] = lambda cfg: {}
     hf_buffers: str = "(?!)"
@@ -114,18 +119,24 @@ class Family:
         with torch.device("meta"):
             weights = self.model(cfg).state_dict()
         names: dict[str, HfTensor] = {}
-        sharing: dict[str, list[str]] = {}
+        sharing: dict[tuple[str, int | None], list[str]] = {}
+        alternating: set[str] = set()
         for ours in weights:
-            pattern = _NUMBER.sub("{}", ours)
+            pattern, numbers = _NUMBER.sub("{}", ours), _NUMBER.findall(ours)
             module, _, part = pattern.rpartition(".")
-            theirs = (modules.get(pattern) or f"{modules[module]}.{part}").format(*_NUMBER.findall(ours))
-            names[ours] = HfTensor(theirs, part == "weight" and module in self.transposed)
-            sharing.setdefault(theirs, []).append(ours)
+            theirs = modules.get(pattern) or f"{modules[module]}.{part}"
+            entry = int(numbers[-1]) if len(numbers) > theirs.count("{}") else None
+            transposed = part == "weight" and module in self.transposed
+            names[ours] = HfTensor(theirs.format(*numbers), transposed, entry=entry)
+            sharing.setdefault((names[ours].name, entry), []).append(ours)
+            if module in self.by_turns:
+                alternating.add(ours)
         for several in sharing.values():
             end = 0
-            for ours in several if len(several) > 1 else ():
+            for i, ours in enumerate(several) if len(several) > 1 else ():
                 start, end = end, end + len(weights[ours])
-                names[ours] = names[ours]._replace(rows=(start, end))
+                rows = slice(i, None, len(several)) if ours in alternating else slice(start, end)
+                names[ours] = names[ours]._replace(rows=rows)
         return names
 
     def hf_ties(self, cfg: Any) -> dict[str, str | None]:
@@ -200,7 +211,7 @@ def weight_points(names: Mapping[str, HfTensor], inputs: Mapping[str, str], head
             layer = path.partition("{layer}")[0] + "{layer}"
             points.setdefault(f"{stack}resid_pre", HfPoint(layer, module_input))
             points.setdefault(f"{stack}resid_post", HfPoint(layer, module_output))
-        take = module_output if place.rows is None else _rows_of_output(*place.rows)
+        take = module_output if place.rows is None else _rows_of_output(place.rows)
         takes = dict.fromkeys(_points_of(module, is_gated), take)
         if module in ("attn.q", "attn.qkv"):
             points[f"{stack}{cross}attn_pattern"] = HfPoint(path.rpartition(".")[0], second_output)
@@ -211,8 +222,8 @@ def weight_points(names: Mapping[str, HfTensor], inputs: Mapping[str, str], head
     return points
 
 
-def _rows_of_output(start: int, end: int) -> Callable[[tuple, Any], Tensor]:
-    return lambda _, output: output[..., start:end]
+def _rows_of_output(rows: slice) -> Callable[[tuple, Any], Tensor]:
+    return lambda _, output: output[..., rows]
 
 
 _INPUTS = {"attn.out": "z", "mlp.down": "mlp_post"}  # our module -> the point that is its input

@@ -99,7 +99,8 @@ class RopeScaling:
 
     "linear" divides every frequency by `factor` (Chen et al. 2023). "llama3" divides those that turn fewer than
     low_freq_factor times in original_n_ctx, keeps those that turn more than high_freq_factor times, and interpolates
-    between. "yarn" interpolates along the index of the frequency (Peng et al. 2023). "longrope" divides each frequency
+    between. "yarn" interpolates along the index of the frequency (Peng et al. 2023), from a whole index to a whole one
+    if `truncate`. "longrope" divides each frequency
     by a factor of its own: one of `short_factors` in texts up to original_n_ctx, one of `long_factors` in longer ones
     (Ding et al. 2024). The last two multiply cosines and sines by `attention_factor`.
 
@@ -115,6 +116,7 @@ class RopeScaling:
     attention_factor: float = unchecked(1.0, later=True)
     short_factors: tuple[float, ...] = unchecked((), later=True)
     long_factors: tuple[float, ...] = unchecked((), later=True)
+    truncate: bool = unchecked(True, later=True)
 
     def __post_init__(self):
         if not isinstance(self.kind, str) or self.kind not in _SCALING_FIELDS:
@@ -158,8 +160,10 @@ def _kept_by_yarn(n: int, theta: float, scaling: RopeScaling) -> Tensor:
         """Of the frequency that turns so often in the original context."""
         return n * math.log(scaling.original_n_ctx / (turns * 2 * math.pi)) / math.log(theta)
 
-    first = float(max(math.floor(index(scaling.high_freq_factor)), 0))
-    last = min(math.ceil(index(scaling.low_freq_factor)), 2 * n - 1)
+    first, last = index(scaling.high_freq_factor), index(scaling.low_freq_factor)
+    if scaling.truncate:
+        first, last = float(math.floor(first)), float(math.ceil(last))
+    first, last = max(first, 0.0), min(last, 2 * n - 1)
     width = last - first or 0.001  # as in the authors' code
     return 1 - ((torch.arange(n, dtype=torch.float32) - first) / width).clamp(0, 1)
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from probekit.errors import DataError
-from probekit.models.config_fields import FULL, SLIDING, Unimplemented, check_positive_number
+from probekit.models.config_fields import FULL, SLIDING, Unimplemented, check_flag, check_positive_number
 from probekit.models.positional import RopeScaling
 
 _ORIGINAL, _SHARE = "original_max_position_embeddings", "partial_rotary_factor"
@@ -181,15 +181,12 @@ def _yarn(rope: Mapping[str, Any], hf: Mapping[str, Any], theta: Any) -> RopeSca
         check_positive_number(value, f"rope scaling yarn: {name}")
     if theta <= 1:
         raise DataError(f"rope_theta must be above 1 for rope scaling yarn; got {theta}")
-    if rope.get("truncate") not in (None, True):
-        raise Unimplemented(
-            f"rope scaling yarn with truncate = {rope['truncate']!a:.60} is not implemented; only true is"
-        )
+    check_flag(rope.get("truncate", True), "rope scaling yarn: truncate")
     grown = 0.1 * math.log(max(factor, 1))
     attention = rope.get("attention_factor")
     attention = (over * grown + 1) / (under * grown + 1) if attention is None else attention
     slow, fast = rope.get("beta_slow") or 1, rope.get("beta_fast") or 32
-    return RopeScaling("yarn", factor, slow, fast, original, attention)
+    return RopeScaling("yarn", factor, slow, fast, original, attention, truncate=rope.get("truncate", True))
 
 
 def _longrope(rope: Mapping[str, Any], hf: Mapping[str, Any]) -> RopeScaling:
@@ -213,4 +210,4 @@ def rope_to_hf(theta: float, scaling: RopeScaling | None) -> dict[str, Any]:
         return {"rope_theta": theta, "rope_type": "default"}
     values = {name: getattr(scaling, ours) for name, ours in _NAMES[scaling.kind].items()}
     fields = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value}
-    return {"rope_theta": theta, "rope_type": scaling.kind} | fields
+    return {"rope_theta": theta, "rope_type": scaling.kind} | fields | ({} if scaling.truncate else {"truncate": False})

@@ -39,6 +39,8 @@ class StackShape:
         n_active_experts: how many experts compute a token.
         n_dense_layers: how many blocks have an MLP of width d_dense_mlp and no experts.
         d_dense_mlp: its width.
+        router_bias: whether the router has biases.
+        sinks: whether each head has one more logit in its softmax.
         capped_scores: whether scores are capped before the softmax, so that the kernel cannot keep them to itself.
     """
 
@@ -65,6 +67,8 @@ class StackShape:
     n_active_experts: int = 0
     n_dense_layers: int = 0
     d_dense_mlp: int = 0
+    router_bias: bool = False
+    sinks: bool = False
     capped_scores: bool = False
 
 

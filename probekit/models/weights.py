@@ -168,7 +168,8 @@ def load_weights(
 ) -> None:
     """Fill `model`, which may be on the meta device, with the weights of a folder.
 
-    Tensors are read, transposed and converted one at a time, so memory holds the model once.
+    Tensors are read, transposed and converted one at a time, and those of all experts one expert at a time, so memory
+    holds the model once.
 
     Args:
         model: gets the weights as its parameters, on `device`, in `dtype`.
@@ -188,17 +189,23 @@ def load_weights(
     for copy, original in ties.items():
         if copy in stored and original is not None:
             _check_tied(stored[copy], stored[original])
-    state: dict[str, Tensor] = {}
+    within: dict[tuple[str, int | None], list[str]] = {}
     for ours, there in names.items():
-        part = our_part(_read(stored[there.name]), there)
-        home = device if isinstance(device, torch.device) else device(ours)
-        state[ours] = torch.empty(part.shape, device=home, dtype=dtype).copy_(part)  # the file may change afterwards
+        within.setdefault((there.name, there.entry), []).append(ours)
+    state: dict[str, Tensor] = {}
+    for (name, entry), several in within.items():
+        whole = _read(stored[name], entry)
+        for ours in several:
+            part = _own_rows(whole, names[ours])
+            home = device if isinstance(device, torch.device) else device(ours)
+            state[ours] = torch.empty(part.shape, device=home, dtype=dtype).copy_(part)  # the file may change later
     model.load_state_dict(state, assign=True)
 
 
 def _check(model: nn.Module, folder: Path, names: Mapping[str, HfTensor], stored: Mapping[str, TensorInFile]) -> None:
     wanted = {name: tuple(tensor.shape) for name, tensor in as_stored(model.state_dict(), names)}
-    if fused := next((tensor.key for name, tensor in stored.items() if FUSED_EXPERTS.search(name)), None):
+    fused = (tensor.key for name, tensor in stored.items() if name not in wanted and FUSED_EXPERTS.search(name))
+    if fused := next(fused, None):
         raise DataError(
             f"{str(folder)!a} holds the experts of a layer in one tensor, {fused!a}; expected one for each expert, as "
             "in published files. Load it with --via transformers, or save it from these without "
@@ -225,8 +232,13 @@ def _check(model: nn.Module, folder: Path, names: Mapping[str, HfTensor], stored
 
 def our_part(tensor: Tensor, where: HfTensor) -> Tensor:
     """Our weight in the tensor of a file, as a view."""
+    return _own_rows(tensor if where.entry is None else tensor[where.entry], where)
+
+
+def _own_rows(tensor: Tensor, where: HfTensor) -> Tensor:
+    """Our weight in a tensor of a file, or in its entry `where.entry`, as a view."""
     whole = tensor.T if where.transposed else tensor
-    return whole if where.rows is None else whole[slice(*where.rows)]
+    return whole if where.rows is None else whole[where.rows]
 
 
 def as_stored(weights: Mapping[str, Tensor], names: Mapping[str, HfTensor]) -> Iterator[tuple[str, Tensor]]:
@@ -236,12 +248,22 @@ def as_stored(weights: Mapping[str, Tensor], names: Mapping[str, HfTensor]) -> I
         weights: our name -> weight.
         names: our name of every weight -> where a file holds it.
     """
-    within: dict[str, list[str]] = {}
-    for ours, where in sorted(names.items(), key=lambda item: item[1].rows or (0, 0)):
-        within.setdefault(where.name, []).append(ours)
-    for name, parts in within.items():
-        whole = torch.cat([weights[ours] for ours in parts]) if len(parts) > 1 else weights[parts[0]]
-        yield name, whole.T if names[parts[0]].transposed else whole
+    within: dict[str, dict[int | None, list[str]]] = {}
+    for ours, where in names.items():
+        within.setdefault(where.name, {}).setdefault(where.entry, []).append(ours)
+    for name, entries in within.items():
+        wholes = [_joined([(weights[ours], names[ours]) for ours in parts]) for parts in entries.values()]
+        yield name, wholes[0] if None in entries else torch.stack(wholes)
+
+
+def _joined(parts: list[tuple[Tensor, HfTensor]]) -> Tensor:
+    """The tensor that holds these weights, each in its rows."""
+    (whole, first), *more = parts
+    if more:
+        whole = whole.new_empty(sum(len(weight) for weight, _ in parts), *whole.shape[1:])
+        for weight, where in parts:
+            whole[where.rows] = weight
+    return whole.T if first.transposed else whole
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -264,11 +286,12 @@ def _check_tied(copy: TensorInFile, original: TensorInFile) -> None:
         )
 
 
-def _read(tensor: TensorInFile) -> Tensor:
-    """The tensor, as a view of the file."""
+def _read(tensor: TensorInFile, entry: int | None = None) -> Tensor:
+    """The tensor, or one entry of it, as a view of the file."""
     try:
         with safe_open(tensor.file, framework="pt") as file:
-            return file.get_tensor(tensor.key)
+            whole = file.get_tensor(tensor.key)
+            return whole if entry is None else whole[entry]
     except (SafetensorError, OSError, RuntimeError, ValueError) as error:
         raise _damaged(tensor.file, str(error)) from None
 

@@ -119,14 +119,20 @@ def test_the_stream_is_the_sum_of_what_is_added_to_it(name: str) -> None:
 
 @every_arithmetic
 def test_attention_is_its_pattern_times_its_values(name: str) -> None:
-    _, _, c = seen(name)
+    model, _, c = seen(name)
     for stack, shape in in_stacks(name):
         for at in ("", "cross_") if shape.cross else ("",):
             for i in range(shape.n_layers):
                 point = {x: c[f"{stack}{at}{x}", i] for x in ("attn_pattern", "attn_scores", "v", "z", "result")}
-                pattern = point["attn_pattern"]
+                pattern, scores = point["attn_pattern"], point["attn_scores"]
+                if shape.sinks:  # a column that takes its share of nothing
+                    sinks = model.blocks[i].attn.sinks.detach()[:, None, None].expand(B, -1, L, 1)
+                    scores = torch.cat([scores, sinks], -1)
+                    pattern = torch.cat([pattern, 1 - pattern.sum(-1, keepdim=True)], -1)
+                    assert 0.1 < pattern[..., -1].mean() < 0.5
                 assert_near(pattern.sum(-1), torch.ones(B, shape.n_heads, L), i)
-                assert_near(point["attn_scores"].softmax(-1), pattern, i)
+                assert_near(scores.softmax(-1), pattern, i)
+                pattern = point["attn_pattern"]
                 v = point["v"].repeat_interleave(shape.n_heads // shape.n_kv_heads, 2)
                 assert_near(torch.einsum("bhlm,bmhk->blhk", pattern, v), point["z"], i)
                 for half in ("ln1_post", "ln2_post"):

@@ -162,6 +162,11 @@ LONG = tuple(1 + i for i in range(32))
              "beta_fast": 17.0, "mscale": 2.0, "mscale_all_dim": 0.5, "truncate": True},
         ),
         (
+            RopeScaling("yarn", 32.0, 1, 32, 4096, 0.1 * math.log(32) + 1, truncate=False),  # as in GPT-OSS
+            {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096, "beta_slow": 1.0,
+             "beta_fast": 32.0, "truncate": False},
+        ),
+        (
             RopeScaling("longrope", 2.0, 0, 0, 2048, math.sqrt(1 + math.log(2) / math.log(2048)), SHORT, LONG),
             {"rope_type": "longrope", "short_factor": [*SHORT], "long_factor": [*LONG],
              "original_max_position_embeddings": 2048},

@@ -9,7 +9,7 @@ from tiny_configs import new_model, tiny_model
 from torch import Tensor
 
 import probekit as pk
-from probekit.models.families.moe import SparseMLP
+from probekit.models.families.moe import SoftmaxSparse
 from probekit.verification.compared_runs import chosen_by_rounding
 
 
@@ -55,13 +55,13 @@ def test_nothing_is_left_out_without_near_ties():
     assert "left out" not in found.describe()
 
 
-def the_largest_is_passed_over(self: SparseMLP, logits: Tensor) -> Tensor:
+def the_largest_is_passed_over(self: SoftmaxSparse, logits: Tensor) -> Tensor:
     shares = logits.softmax(-1)
     largest, chosen = shares.topk(self.n_active + 1, -1)
     return torch.zeros_like(shares).scatter(-1, chosen[..., 1:], largest[..., 1:])
 
 
-def the_last_is_the_next_but_one(self: SparseMLP, logits: Tensor) -> Tensor:
+def the_last_is_the_next_but_one(self: SoftmaxSparse, logits: Tensor) -> Tensor:
     shares = logits.softmax(-1)
     largest, chosen = shares.topk(self.n_active + 2, -1)
     kept = [*range(self.n_active - 1), self.n_active + 1]
@@ -70,7 +70,7 @@ def the_last_is_the_next_but_one(self: SparseMLP, logits: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("wrong", [the_largest_is_passed_over, the_last_is_the_next_but_one])
 def test_a_wrong_choice_fails_even_beside_near_ties(wrong, monkeypatch):
-    monkeypatch.setattr(SparseMLP, "weights", wrong)
+    monkeypatch.setattr(SoftmaxSparse, "weights", wrong)
     found = pk.selftest(tied_model(2))
     assert found.first is not None
     assert (found.first.point, found.first.layer) == ("expert_weights", 0)

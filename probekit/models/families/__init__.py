@@ -23,6 +23,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "modernbert": ("modernbert",),
     "transformer": ("marian",),
     "moe": ("mixtral", "qwen3_moe", "olmoe"),
+    "gptoss": ("gpt_oss",),
 }
 """Modules of this package that end with a FAMILY, and its `model_types`; to add a family, add its file here."""
 

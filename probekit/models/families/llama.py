@@ -204,8 +204,11 @@ class Attention(nn.Module):
         k_BMGK = self.hook_rot_k(rotate_first(k_BMGK, rotation))
         if cache is not None:
             k_BMGK, v_BMGK = cache.append(k_BMGK, v_BMGK)
-        z_BLHK = self.hook_z(attend(q_BLHK, k_BMGK, v_BMGK, mask, self.hook_attn_scores, self.hook_pattern))
-        return projected(z_BLHK, self.out, self.hook_result)
+        return projected(self.hook_z(self.attended(q_BLHK, k_BMGK, v_BMGK, mask)), self.out, self.hook_result)
+
+    def attended(self, q_BLHK: Tensor, k_BMGK: Tensor, v_BMGK: Tensor, mask: Mask) -> Tensor:
+        """The values that each query attends to, weighted and summed, [B, L, H, K]."""
+        return attend(q_BLHK, k_BMGK, v_BMGK, mask, self.hook_attn_scores, self.hook_pattern)
 
     def heads(self, x_BLD: Tensor, read_BR: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries at the positions to read, keys and values at all; before the rotation."""

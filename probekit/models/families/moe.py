@@ -57,9 +57,10 @@ from probekit.models.config_fields import (
     written_fields,
 )
 from probekit.models.decoder import LLAMA_BUFFERS, LLAMA_NAMES, PRE_NORM, DecoderOnly
+from probekit.models.experts import SparseMLP, experts_of
 from probekit.models.families.llama import Attention, NormedAttention
 from probekit.models.family import Family, HfModel, HfTensor, decoder_twin, module_output, points_inside, weight_points
-from probekit.models.layers import ACTIVATIONS, Embedding, Linear, Mask, RMSNorm, SwiGLU, at_read, linear
+from probekit.models.layers import ACTIVATIONS, Embedding, Mask, RMSNorm, SwiGLU, at_read
 from probekit.models.positional import RopeScaling, Rotary
 from probekit.models.rope_fields import rope_from_hf, rope_to_hf
 from probekit.models.shapes import ModelShape, decoder_shape, stack_shape
@@ -124,17 +125,8 @@ class MoeConfig:
         check_fields(self)
         check_multiple(self, "n_heads", "n_kv_heads")
         check_pairs(self)
+        check_experts(self)
         name = partial(named, self)
-        if self.n_active_experts > self.n_experts:
-            raise DataError(
-                f"{name('n_active_experts')} {self.n_active_experts} is more than {name('n_experts')} "
-                f"{self.n_experts}; correct one of them"
-            )
-        if self.n_experts * self.n_layers > MOST_EXPERTS:
-            raise DataError(
-                f"{name('n_experts')} {self.n_experts} in each of {name('n_layers')} {self.n_layers} are more than "
-                f"{MOST_EXPERTS} experts; correct one of them"
-            )
         for layer in self.dense_layers:
             if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer < self.n_layers:
                 raise DataError(f"{name('dense_layers')} must lie in 0..{self.n_layers - 1}; got {layer!a:.60}")
@@ -184,6 +176,21 @@ class MoeConfig:
         return classes | fields | {"rope_parameters": rope_to_hf(self.rope_theta, self.rope_scaling)}
 
 
+def check_experts(cfg: Any) -> None:
+    """Refuse a config with fewer experts than a token needs, or with more than a model has."""
+    name = partial(named, cfg)
+    if cfg.n_active_experts > cfg.n_experts:
+        raise DataError(
+            f"{name('n_active_experts')} {cfg.n_active_experts} is more than {name('n_experts')} {cfg.n_experts}; "
+            "correct one of them"
+        )
+    if cfg.n_experts * cfg.n_layers > MOST_EXPERTS:
+        raise DataError(
+            f"{name('n_experts')} {cfg.n_experts} in each of {name('n_layers')} {cfg.n_layers} are more than "
+            f"{MOST_EXPERTS} experts; correct one of them"
+        )
+
+
 class WideNormAttention(Attention):
     """Queries and keys are normalised before the rotation, all heads together; then all are clipped (OLMoE).
 
@@ -217,41 +224,12 @@ class WideNormAttention(Attention):
 ATTENTION: dict[str, Any] = {"mixtral": Attention, "qwen3_moe": NormedAttention, "olmoe": WideNormAttention}
 
 
-class Expert(nn.Module):
-    """One gated MLP of a mixture; it has no points, as it computes some tokens only."""
+class SoftmaxSparse(SparseMLP):
+    """The experts with the largest shares in the softmax over all; the shares are the weights, or sum to 1 divided."""
 
     def __init__(self, cfg: MoeConfig):
-        super().__init__()
-        self.activation = cfg.activation
-        self.gate = Linear(cfg.d_model, cfg.d_mlp, bias=False)
-        self.up = Linear(cfg.d_model, cfg.d_mlp, bias=False)
-        self.down = Linear(cfg.d_mlp, cfg.d_model, bias=False)
-
-    def forward(self, x_ND: Tensor) -> Tensor:
-        return self.down(self.gate.activated(x_ND, self.activation) * self.up(x_ND))
-
-
-class SparseMLP(nn.Module):
-    """The weighted sum of the few experts that the router chooses for each token (Shazeer et al. 2017).
-
-    Router and sum are in float32, whatever the type of the weights: logits rounded to bfloat16 are often equal.
-    `hook_expert_weights` is what multiplies each expert's output, 0 for those not chosen. The experts compute what this
-    point says: a hook that sets a weight to 0 leaves the expert out, and one that sets others calls other experts.
-    """
-
-    def __init__(self, cfg: MoeConfig):
-        super().__init__()
+        super().__init__(*experts_of(cfg))
         self.n_active, self.norm_top_k = cfg.n_active_experts, cfg.norm_top_k
-        self.router = Linear(cfg.d_model, cfg.n_experts, bias=False)
-        self.experts = nn.ModuleList(Expert(cfg) for _ in range(cfg.n_experts))
-        self.hook_router_logits = HookPoint("B L E")
-        self.hook_expert_weights = HookPoint("B L E")
-
-    def forward(self, x_BLD: Tensor) -> Tensor:
-        wide = torch.promote_types(x_BLD.dtype, torch.float32)
-        logits_BLE = self.hook_router_logits(linear(x_BLD.to(wide), self.router.weight.to(wide), None))
-        weights_BLE = self.hook_expert_weights(self.weights(logits_BLE))
-        return self.mixed(x_BLD.flatten(0, 1), weights_BLE.flatten(0, 1)).view_as(x_BLD)
 
     def weights(self, logits_BLE: Tensor) -> Tensor:
         """The largest entries of the softmax over all experts, 0 elsewhere; ties are torch's, as in transformers."""
@@ -261,33 +239,19 @@ class SparseMLP(nn.Module):
             largest = largest / largest.sum(-1, keepdim=True)
         return torch.zeros_like(shares_BLE).scatter(-1, chosen, largest)
 
-    def mixed(self, x_ND: Tensor, weights_NE: Tensor) -> Tensor:
-        """The sum over experts of weight times output, [N, D]; each expert computes its own tokens at once."""
-        mixed_ND = torch.zeros_like(x_ND, dtype=weights_NE.dtype)
-        of_expert, tokens = weights_NE.T.nonzero(as_tuple=True)  # expert by expert
-        counts = of_expert.bincount(minlength=len(self.experts)).tolist()
-        for i, (expert, mine) in enumerate(zip(self.experts, tokens.split(counts), strict=True)):
-            if len(mine):
-                mixed_ND.index_add_(0, mine, weights_NE[mine, i, None] * expert(x_ND[mine]))
-        return mixed_ND.to(x_ND.dtype)
-
 
 class Block(nn.Module):
     """Pre-norm: x + attn(ln1(x)), then x + mlp(ln2(x)), where mlp is dense or sparse."""
 
-    def __init__(self, cfg: MoeConfig, layer: int):
+    def __init__(self, cfg: Any, attn: nn.Module, mlp: nn.Module):
         super().__init__()
         self.hook_resid_pre = HookPoint("B L D")
         self.ln1 = RMSNorm(cfg.d_model, cfg.norm_eps)
-        self.attn = ATTENTION[cfg.model_type](cfg)
+        self.attn = attn
         self.hook_attn_out = HookPoint("B L D")
         self.hook_resid_mid = HookPoint("B L D")
         self.ln2 = RMSNorm(cfg.d_model, cfg.norm_eps)
-        if layer in cfg.dense_layers:
-            assert cfg.d_dense_mlp is not None, "the config checks it"
-            self.mlp = SwiGLU(cfg.d_model, cfg.d_dense_mlp, False, cfg.activation)
-        else:
-            self.mlp = SparseMLP(cfg)
+        self.mlp = mlp
         self.hook_mlp_out = HookPoint("B L D")
         self.hook_resid_post = HookPoint("B L D")
 
@@ -318,9 +282,17 @@ class Moe(DecoderOnly):
         super().__init__(cfg)
         self.rotary = Rotary(cfg.n_ctx, cfg.d_head, cfg.rope_theta, cfg.rope_scaling)
         self.hook_embed = HookPoint("B L D")
-        self.blocks = nn.ModuleList(Block(cfg, layer) for layer in range(cfg.n_layers))
+        self.blocks = nn.ModuleList(self.block(cfg, layer) for layer in range(cfg.n_layers))
         self.ln_final = RMSNorm(cfg.d_model, cfg.norm_eps)
         self.unembed = None if cfg.tie_embeddings else Embedding(cfg.d_vocab, cfg.d_model)
+
+    def block(self, cfg: MoeConfig, layer: int) -> Block:
+        """The block of a layer, dense or sparse."""
+        attn = ATTENTION[cfg.model_type](cfg)
+        if layer not in cfg.dense_layers:
+            return Block(cfg, attn, SoftmaxSparse(cfg))
+        assert cfg.d_dense_mlp is not None, "the config checks it"
+        return Block(cfg, attn, SwiGLU(cfg.d_model, cfg.d_dense_mlp, False, cfg.activation))
 
     def window_of(self, layer: int) -> int | None:
         """`sliding_window`, in every layer."""
@@ -452,6 +424,10 @@ def _expert_weights(_: tuple, routed: Any) -> Tensor:
     return torch.zeros_like(logits, dtype=weights.dtype).scatter(-1, chosen, weights)[None]
 
 
+SPARSE_POINTS = {"router_logits": _router_logits, "expert_weights": _expert_weights}
+"""Points of sparse layers, and what takes them from the arguments and the output of transformers' router."""
+
+
 def _copied_output(_: tuple, output: Any) -> Tensor:
     """The output of a norm, which transformers clips in place."""
     return output.clone()
@@ -461,7 +437,7 @@ def twin(cfg: MoeConfig, names: Mapping[str, HfTensor]) -> HfModel:
     """The classes of transformers for this config, and where they compute our points."""
     points = weight_points(names, PRE_NORM)
     points |= {x: points[x]._replace(take=_copied_output) for x in ("q_norm", "k_norm") if x in points}
-    sparse = {"router_logits": ("mlp.gate", _router_logits), "expert_weights": ("mlp.gate", _expert_weights)}
+    sparse = {point: ("mlp.gate", take) for point, take in SPARSE_POINTS.items()}
     points |= points_inside("model.layers.{layer}", sparse | {"mlp_out": ("mlp", module_output)})
     if (limit := cfg.clip_qkv) is not None:
         points["v"] = points["v"]._replace(take=lambda _, output: output.clamp(-limit, limit))

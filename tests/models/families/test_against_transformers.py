@@ -100,7 +100,10 @@ def test_gradients_equal_those_of_transformers(name):
             assert error(grads[ours], wanted) <= 1e-4, ours
 
 
-@pytest.mark.parametrize("name", ["grouped", "parallel", "olmo3 with yarn", "mixtral, all experts", "tied gpt2"])
+@pytest.mark.parametrize(
+    "name",
+    ["grouped", "parallel", "olmo3 with yarn", "mixtral, all experts", "gpt_oss without biases", "tied gpt2"],
+)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_as_near_to_the_truth_as_transformers(name, dtype):
     """Of a mixture with all experts at work, as a choice between near ties may differ."""

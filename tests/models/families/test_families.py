@@ -21,7 +21,7 @@ from probekit.models.config_fields import hf_name
 from probekit.models.families import FILES, families, family_of, model_types
 from probekit.models.families.gpt2 import GPT2Config
 from probekit.models.family import Family
-from probekit.models.weights import save_hf
+from probekit.models.weights import as_stored, save_hf
 
 REPO = Path(__file__).parents[3]
 PACKAGE = REPO / "probekit"
@@ -152,19 +152,26 @@ def test_a_field_that_a_file_leaves_out_means_what_transformers_takes_for_it(mod
 
 @pytest.mark.parametrize(("name", "cfg"), tiny_configs().items(), ids=tiny_configs())
 def test_every_weight_has_its_place_in_a_file(name, cfg):
-    """A tensor is one weight, or several that fill it from the first row to the last."""
+    """A tensor is one weight, or several that fill it: every row of every entry is of one weight."""
     family = family_of(cfg)
     with torch.device("meta"):
         weights = family.model(cfg).state_dict()
     places = family.hf_names(cfg)
     assert places.keys() == weights.keys()
     assert not {place.name for place in places.values()} & family.hf_ties(cfg).keys()
-    rows: dict[str, list[tuple[int, int]]] = {}
+    stored = {name: tensor.shape for name, tensor in as_stored(weights, places)}
+    taken: dict[tuple[str, int | None], list[int]] = {}
+    n_rows: dict[tuple[str, int | None], int] = {}
     for ours, place in places.items():
-        rows.setdefault(place.name, []).append(place.rows or (0, len(weights[ours])))
-        assert rows[place.name][-1][1] - rows[place.name][-1][0] == len(weights[ours])
-    for parts in map(sorted, rows.values()):
-        assert [start for start, _ in parts] == [0, *(end for _, end in parts[:-1])]
+        at = (place.name, place.entry)
+        n_rows[at] = stored[place.name][place.entry is not None :][-1 if place.transposed else 0]
+        own = range(n_rows[at]) if place.rows is None else range(n_rows[at])[place.rows]
+        assert len(own) == len(weights[ours])
+        taken.setdefault(at, []).extend(own)
+    assert {at: sorted(rows) for at, rows in taken.items()} == {at: [*range(n)] for at, n in n_rows.items()}
+    for name, shape in stored.items():
+        entries = [entry for each, entry in n_rows if each == name]
+        assert entries in ([None], [*range(shape[0])])
 
 
 WIDE = [name for name in tiny_configs() if re.match("(xlm-ro|ro|camem|distil|modern)?bert", name)]

@@ -147,7 +147,7 @@ _REFUSED = [
         {"rope_scaling": {"type": "dynamic", "factor": 2.0}},
         "'dynamic' is not implemented; only default, linear, ",
     ),
-    ({"rope_parameters": YARN | {"truncate": False}}, "yarn with truncate = False is not implemented"),
+    ({"rope_parameters": YARN | {"truncate": None}}, "yarn: truncate must be true or false; got None"),
     ({"rope_parameters": YARN | {"rope_theta": 1}}, "rope_theta must be above 1 for rope scaling yarn"),
     ({"rope_parameters": YARN | {"mscale": "2", "mscale_all_dim": 1}}, "yarn: mscale must be a positive number"),
     ({"rope_parameters": YARN | {"beta_fast": 0.5}}, "low_freq_factor 1 must be below high_freq_factor 0.5"),

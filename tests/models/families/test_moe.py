@@ -10,7 +10,8 @@ from torch.nn.functional import silu
 from transformers_twins import error, tokens_for, twins
 
 from probekit.errors import DataError, UsageError
-from probekit.models.families.moe import Moe, MoeConfig, SparseMLP
+from probekit.models.experts import SparseMLP
+from probekit.models.families.moe import Moe, MoeConfig
 from probekit.models.load import load_model
 from probekit.points import Place
 

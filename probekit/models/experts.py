@@ -1,0 +1,133 @@
+"""Mixtures of experts that families share: MLPs without points, and how a router chooses a few of them for each token.
+
+Axes: B batch, L position, D d_model, E experts, N tokens of all texts, C groups of experts, S experts of a group.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from probekit.hooks import HookPoint
+from probekit.models.layers import Linear, linear
+
+LEAST = 1e-20  # added to the sum that weights are divided by, in DeepSeek's code
+
+
+class Expert(nn.Module):
+    """A gated MLP without points: one of a mixture, which computes some tokens only, or one beside it."""
+
+    def __init__(self, d_model: int, d_mlp: int, activation: str):
+        super().__init__()
+        self.activation = activation
+        self.gate = Linear(d_model, d_mlp, bias=False)
+        self.up = Linear(d_model, d_mlp, bias=False)
+        self.down = Linear(d_mlp, d_model, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(self.gate.activated(x, self.activation) * self.up(x))
+
+
+class SparseMLP(nn.Module):
+    """The weighted sum of the few experts that the router chooses for each token (Shazeer et al. 2017).
+
+    A subclass says by `weights` which experts, and what multiplies the output of each. Router and sum are in float32,
+    whatever the type of the weights: logits rounded to bfloat16 are often equal. `hook_expert_weights` is what
+    multiplies each expert's output, 0 for those not chosen. The experts compute what this point says: a hook that sets
+    a weight to 0 leaves the expert out, and one that sets others calls other experts.
+    """
+
+    def __init__(self, router: Linear, experts: Iterable[nn.Module]):
+        super().__init__()
+        self.router = router
+        self.experts = nn.ModuleList(experts)
+        self.hook_router_logits = HookPoint("B L E")
+        self.hook_expert_weights = HookPoint("B L E")
+
+    def forward(self, x_BLD: Tensor) -> Tensor:
+        wide = torch.promote_types(x_BLD.dtype, torch.float32)
+        weight, bias = self.router.weight.to(wide), None if self.router.bias is None else self.router.bias.to(wide)
+        logits_BLE = self.hook_router_logits(linear(x_BLD.to(wide), weight, bias))
+        weights_BLE = self.hook_expert_weights(self.weights(logits_BLE))
+        return self.mixed(x_BLD.flatten(0, 1), weights_BLE.flatten(0, 1)).view_as(x_BLD)
+
+    def weights(self, logits_BLE: Tensor) -> Tensor:
+        """What multiplies each expert's output, 0 for those not chosen, [B, L, E]."""
+        raise NotImplementedError
+
+    def mixed(self, x_ND: Tensor, weights_NE: Tensor) -> Tensor:
+        """The sum over experts of weight times output, [N, D]; each expert computes its own tokens at once."""
+        mixed_ND = torch.zeros_like(x_ND, dtype=weights_NE.dtype)
+        of_expert, tokens = weights_NE.T.nonzero(as_tuple=True)  # expert by expert
+        counts = of_expert.bincount(minlength=len(self.experts)).tolist()
+        for i, (expert, mine) in enumerate(zip(self.experts, tokens.split(counts), strict=True)):
+            if len(mine):
+                mixed_ND.index_add_(0, mine, weights_NE[mine, i, None] * expert(x_ND[mine]))
+        return mixed_ND.to(x_ND.dtype)
+
+
+def experts_of(cfg: Any) -> tuple[Linear, list[Expert]]:
+    """A router without a bias, and the experts of a config."""
+    experts = [Expert(cfg.d_model, cfg.d_mlp, cfg.activation) for _ in range(cfg.n_experts)]
+    return Linear(cfg.d_model, cfg.n_experts, bias=False), experts
+
+
+class SparseAndShared(SparseMLP):
+    """The chosen experts' weighted sum, and an expert that computes every token (Dai et al. 2024, "DeepSeekMoE")."""
+
+    def __init__(self, cfg: Any):
+        super().__init__(*experts_of(cfg))
+        self.shared = Expert(cfg.d_model, cfg.d_shared_mlp, cfg.activation)
+
+    def forward(self, x_BLD: Tensor) -> Tensor:
+        return super().forward(x_BLD) + self.shared(x_BLD)
+
+
+class SigmoidSparse(SparseAndShared):
+    """Scores are sigmoids, and a correction of each expert's decides who is chosen (DeepSeek-AI 2024, "V3", 2.1.2).
+
+    The best groups of experts by the sum of their two best corrected scores, and in these the best experts; what
+    multiplies their outputs are the scores without correction, divided by their sum if the config says so, times a
+    factor. The correction, which the training moves against overload and no gradient reaches, is float32 under a model
+    in bfloat16 too.
+    """
+
+    def __init__(self, cfg: Any):
+        super().__init__(cfg)
+        self.n_active, self.norm_top_k, self.factor = cfg.n_active_experts, cfg.norm_top_k, cfg.routed_factor
+        self.n_groups, self.n_active_groups = cfg.n_groups, cfg.n_active_groups
+        self.correction: Tensor
+        self.register_buffer("correction", torch.zeros(cfg.n_experts))
+
+    def weights(self, logits_BLE: Tensor) -> Tensor:
+        scores_BLE = logits_BLE.sigmoid()
+        corrected_BLE = scores_BLE + self.correction.to(scores_BLE.device)
+        allowed_BLE = in_best_groups(corrected_BLE, self.n_groups, self.n_active_groups, sum_of_two_best)
+        corrected_BLE = corrected_BLE.masked_fill(~allowed_BLE, -torch.inf)
+        chosen = corrected_BLE.topk(self.n_active, -1, sorted=False).indices
+        largest = scores_BLE.gather(-1, chosen)
+        if self.norm_top_k:
+            largest = largest / (largest.sum(-1, keepdim=True) + LEAST)
+        return torch.zeros_like(scores_BLE).scatter(-1, chosen, largest * self.factor)
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> "SigmoidSparse":
+        kept = self.correction
+        super()._apply(fn, recurse)
+        if self.correction.dtype.itemsize < kept.dtype.itemsize:
+            self.correction = kept.to(self.correction.device)
+        return self
+
+
+def in_best_groups(scores_BLE: Tensor, n: int, n_best: int, score: Callable[[Tensor], Tensor]) -> Tensor:
+    """True for the experts of the `n_best` best of `n` groups of neighbours, [B, L, E]; `score` is that of a group."""
+    scores_BLCS = scores_BLE.unflatten(-1, (n, -1))
+    of_groups_BLC = score(scores_BLCS)
+    best = of_groups_BLC.topk(n_best, -1, sorted=False).indices
+    allowed_BLC = torch.zeros_like(of_groups_BLC, dtype=torch.bool).scatter(-1, best, True)
+    return allowed_BLC[..., None].expand_as(scores_BLCS).flatten(-2)
+
+
+def sum_of_two_best(scores_BLCS: Tensor) -> Tensor:
+    """The sum of a group's two best scores, [B, L, C]."""
+    return scores_BLCS.topk(2, -1).values.sum(-1)
