@@ -1,6 +1,7 @@
 """Tiny models that transformers packages as multimodal, made in code, and where their text models are."""
 
 from functools import cache
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -24,6 +25,7 @@ _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size":
 _DELTA = {"linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8}
 _HYBRID = ["linear_attention", "full_attention", "linear_attention"]
 _QWEN = {"depth": 1, "num_heads": 2, "patch_size": 4, "deepstack_visual_indexes": [0], "out_hidden_size": 32}
+_WIDE = {"hidden_size": 32}
 _VIT = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 _VIT |= {"image_size": 8, "patch_size": 4}
 
@@ -43,7 +45,7 @@ class Packaging(NamedTuple):
     text: dict[str, Any]
     vision: dict[str, Any]
     ours: str = ""
-    outer: dict[str, Any] = {}
+    outer: Any = MappingProxyType({})
 
 
 PACKAGINGS = {
@@ -66,7 +68,7 @@ PACKAGINGS = {
     "llama4": Packaging(
         "Llama4", {"intermediate_size_mlp": 48, "num_local_experts": 4, "tie_word_embeddings": False}, _VIT
     ),
-    "qwen2_vl": Packaging("Qwen2VL", {"rope_parameters": _MROPE}, _QWEN | {"embed_dim": 16, "hidden_size": 32}, "Llama"),
+    "qwen2_vl": Packaging("Qwen2VL", {"rope_parameters": _MROPE}, _QWEN | {"embed_dim": 16, **_WIDE}, "Llama"),
     "qwen2_5_vl": Packaging("Qwen2_5_VL", {"rope_parameters": _MROPE}, _QWEN | {"hidden_size": 16}, "Llama"),
     "qwen3_vl": Packaging("Qwen3VL", {"rope_parameters": _MROPE}, _QWEN | {"hidden_size": 16}, "Llama"),
     "qwen3_vl_moe": Packaging("Qwen3VLMoe", {"rope_parameters": _MROPE, **_EXPERTS}, _QWEN | {"hidden_size": 16}),

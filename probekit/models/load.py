@@ -19,8 +19,9 @@ from probekit.models.adapter.config import checked_fields
 from probekit.models.config_fields import Unimplemented
 from probekit.models.families import families, model_types
 from probekit.models.files import read_json
-from probekit.models.model_types import check_adaptable, check_packages, not_implemented
-from probekit.models.packaging import is_packaged, left_out, text_fields, text_tensors
+from probekit.models.model_types import check_adaptable, check_packages
+from probekit.models.packaging import is_packaged, parts_left_out, text_fields, text_tensors
+from probekit.models.quantized import FewBits, few_bits_of, in_full
 from probekit.models.tokenizer_files import FILES, load_tokenizer, template_files
 from probekit.options import DeviceOptions, ModelArguments, ModelOptions
 from probekit.options.check import check_path, is_whole
@@ -103,7 +104,8 @@ def outline(
         from probekit.models.adapter.load import load_adapted
 
         where = {"device": torch.device("meta"), "dtype": torch.float32, "device_map": None}
-        model = load_adapted(found.folder, described.hf, **where, seed=0, quantize=None)
+        with _saying_why(found, described):
+            model = load_adapted(found.folder, described.hf, **where, seed=0, quantize=None)
     else:
         with torch.device("meta"):
             model = described.family.model(described.cfg)
@@ -279,6 +281,7 @@ class _Described:
         hf: the fields; of a model packaged as multimodal, those of its text model.
         family: the family of this project; None where transformers' class is taken.
         cfg: the family's config.
+        layout: how the files hold weights in few bits; None for weights in full.
         why: why transformers' class is taken, if nobody asked for it.
         left_out: the parts of a model packaged as multimodal that are not loaded; None for others.
     """
@@ -286,6 +289,7 @@ class _Described:
     hf: Mapping[str, Any]
     family: "Family | None" = None
     cfg: Any = None
+    layout: FewBits | None = None
     why: str | None = None
     left_out: str | None = None
 
@@ -298,13 +302,13 @@ def _described(found: _Found, options: ModelOptions) -> _Described:
     """
     given = read_json(found.folder / "config.json")
     with _naming(found):
-        outside = left_out(given) if is_packaged(given) else None
+        outside = parts_left_out(given) if is_packaged(given) else None
         hf = given if outside is None else text_fields(given)
         if options.via == "transformers" or options.quantize is not None:
             check_adaptable(hf, own=model_types())
             return _Described(checked_fields(hf), left_out=outside)
         try:
-            family, cfg = _implemented(hf)
+            family, cfg, layout = _implemented(hf)
         except Unimplemented as error:
             try:
                 check_adaptable(hf)
@@ -313,20 +317,22 @@ def _described(found: _Found, options: ModelOptions) -> _Described:
             if options.via == "probekit":
                 raise DataError(f"{error}; leave out --via probekit to run it through transformers' class") from None
             return _Described(checked_fields(hf), why=str(error), left_out=outside)
-        return _Described(hf, family, cfg, left_out=outside)
+        return _Described(hf, family, cfg, layout, left_out=outside)
 
 
-def _implemented(hf: Mapping[str, Any]) -> "tuple[Family, Any]":
-    """The family and the config of these fields.
+def _implemented(hf: Mapping[str, Any]) -> "tuple[Family, Any, FewBits | None]":
+    """The family and the config of these fields, and how the files hold weights in few bits, if they do.
 
     Raises:
         Unimplemented: none of the families has this arithmetic.
         DataError: a field out of its range.
     """
-    if (why := not_implemented(hf, model_types())) is not None:
-        raise Unimplemented(why)
-    family = families()[hf["model_type"]]
-    return family, family.config.from_hf(hf)
+    model_type = hf.get("model_type")
+    if not isinstance(model_type, str) or model_type not in model_types():
+        raise Unimplemented(f"model_type {model_type!a:.80} has no file here")
+    family, layout = families()[model_type], few_bits_of(hf)
+    plain = hf if layout is None else {name: value for name, value in hf.items() if name != "quantization_config"}
+    return family, family.config.from_hf(plain), layout
 
 
 @contextmanager
@@ -336,6 +342,18 @@ def _naming(found: _Found) -> Iterator[None]:
         yield
     except DataError as error:
         raise DataError(f"{str(found.folder / 'config.json')!a}: {error}") from None
+
+
+@contextmanager
+def _saying_why(found: _Found, described: _Described) -> Iterator[None]:
+    """Put before an error of transformers' class why it was taken, if nobody asked for it."""
+    try:
+        yield
+    except DataError as error:
+        if described.why is None:
+            raise
+        config = str(found.folder / "config.json")
+        raise DataError(f"{config!a}: {described.why}, and transformers' class fails: {error}") from None
 
 
 def _own(found: _Found, described: _Described, options: ModelOptions) -> "LanguageModel":
@@ -357,6 +375,8 @@ def _own(found: _Found, described: _Described, options: ModelOptions) -> "Langua
     stored = stored_tensors(found.folder)
     if described.left_out is not None:
         stored = text_tensors(stored)
+    if described.layout is not None:
+        stored = in_full(stored, described.layout)
     stored = named_tensors(found.folder, stored, family, cfg)
     with torch.device("meta"):
         model = family.model(family.hf_parts(cfg, stored))
@@ -375,16 +395,17 @@ def _adapted(found: _Found, described: _Described, options: ModelOptions) -> "La
 
     if not options.random_init:
         _fetch_weights(found)
-    model = load_adapted(
-        found.folder,
-        described.hf,
-        device=find_device(options.device),
-        dtype=DTYPES[dtype_name(options.dtype)],
-        seed=options.seed if options.random_init else None,
-        device_map=options.device_map,
-        quantize=options.quantize,
-        packaged=described.left_out is not None,
-    )
+    with _saying_why(found, described):
+        model = load_adapted(
+            found.folder,
+            described.hf,
+            device=find_device(options.device),
+            dtype=DTYPES[dtype_name(options.dtype)],
+            seed=options.seed if options.random_init else None,
+            device_map=options.device_map,
+            quantize=options.quantize,
+            packaged=described.left_out is not None,
+        )
     if described.why is not None:
         warnings.warn(
             f"{described.why}; it is run through {model.cfg.model_class} of transformers, {_BATCHES[model.batching]}",

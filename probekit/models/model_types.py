@@ -48,13 +48,13 @@ def transformers_types() -> dict[str, str]:
     if file is None or not file.is_file():
         return {}
     tables = _tables(ast.parse(file.read_text(encoding="utf-8")))
-    # text models of those that are packaged as multimodal; few have a class with a head
-    kinds = dict.fromkeys((name for name in tables.get("MODEL_MAPPING_NAMES", ()) if name.endswith("_text")), "")
+    kinds: dict[str, str] = {}
     for kind, parts in _KINDS.items():
         for name, types in tables.items():
             if any(part in name for part in parts):
                 kinds |= {model_type: kind for model_type in types if model_type not in kinds}
-    return kinds
+    # text models of those packaged as multimodal: few have a class with a head, which would name them in a table
+    return kinds | {name: "" for name in kinds if name.endswith("_text") and kinds[name] == "is not a language model"}
 
 
 def _tables(module: ast.Module) -> dict[str, list[str]]:
@@ -69,23 +69,6 @@ def _tables(module: ast.Module) -> dict[str, list[str]]:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
         if node.value.args and isinstance(node.value.args[0], ast.List)
     }
-
-
-def not_implemented(hf: Mapping[str, Any], own: Collection[str]) -> str | None:
-    """Why none of our families implements a config; None if one has its model type.
-
-    Args:
-        hf: the fields of config.json.
-        own: the model types of our families.
-    """
-    model_type = hf.get("model_type")
-    if not isinstance(model_type, str) or model_type not in own:
-        return f"model_type {model_type!a:.80} has no file here"
-    quantized = hf.get("quantization_config")
-    if quantized is None:
-        return None
-    method = quantized.get("quant_method") if isinstance(quantized, Mapping) else None
-    return f"quantization_config: weights quantized by {method!a:.40} are not implemented here"
 
 
 def check_adaptable(hf: Mapping[str, Any], otherwise: str = "", own: Collection[str] = ()) -> None:
@@ -142,6 +125,6 @@ def check_packages(quantize: str | None, device_map: str | None) -> None:
     for package, option in needed.items():
         if option and importlib.util.find_spec(package) is None:
             raise UsageError(
-                f"{option} with --via transformers needs the package {package}, which is not installed; "
+                f"{option} of a model of transformers needs the package {package}, which is not installed; "
                 f"install it, or leave the option out"
             )

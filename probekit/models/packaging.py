@@ -10,25 +10,22 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from probekit.errors import DataError
+from probekit.models.families import SAME_ON_TEXT
 from probekit.text import listed
 
 # Each was compared with the complete class of transformers on text alone; others, such as PaliGemma, let a token of the
 # prompt see those after it, or change the text model in other ways.
-PACKAGED = """
-    aria deepseek_vl deepseek_vl_hybrid exaone4_5 fuyu gemma3 gemma3n gemma4 glm46v glm4v glmasr got_ocr2
-    granite_docling granite_speech granite_speech_plus hyperclovax_vision_v2 idefics2 idefics3 internvl janus
-    kimi_k25 lfm2_vl lighton_ocr llama4 llava llava_next llava_next_video llava_onevision mistral3
-    moss_transcribe_diarize muse_glimmer nemotron_h_omni omniasr ovis2 pp_chart2table qwen2_5_vl qwen2_audio
-    qwen2_vl qwen3_5 qwen3_5_moe qwen3_asr qwen3_vl qwen3_vl_moe shieldgemma2 smolvlm vibevoice vibevoice_asr
-    video_llama_3 video_llava vipllava voxtral
-""".split()
+PACKAGED = (
+    "aria", "deepseek_vl", "deepseek_vl_hybrid", "exaone4_5", "fuyu", "gemma3", "gemma3n", "gemma4", "glm46v",
+    "glm4v", "glmasr", "got_ocr2", "granite_docling", "granite_speech", "granite_speech_plus",
+    "hyperclovax_vision_v2", "idefics2", "idefics3", "internvl", "janus", "kimi_k25", "lfm2_vl", "lighton_ocr",
+    "llama4", "llava", "llava_next", "llava_next_video", "llava_onevision", "mistral3",
+    "moss_transcribe_diarize", "muse_glimmer", "nemotron_h_omni", "omniasr", "ovis2", "pp_chart2table",
+    "qwen2_5_vl", "qwen2_audio", "qwen2_vl", "qwen3_5", "qwen3_5_moe", "qwen3_asr", "qwen3_vl", "qwen3_vl_moe",
+    "shieldgemma2", "smolvlm", "vibevoice", "vibevoice_asr", "video_llama_3", "video_llava", "vipllava",
+    "voxtral",
+)  # fmt: skip
 _FLAT = ("qwen2_vl", "qwen2_5_vl")  # their published files have no text_config
-# Rotations of these take a place in time, height and width; on text the three are equal, and so is the arithmetic.
-_SAME_ON_TEXT = {
-    "qwen2_vl_text": "qwen2",
-    "qwen2_5_vl_text": "qwen2",
-    "qwen3_vl_text": "qwen3",
-}
 _OF_IMAGES = ("mrope_section", "mrope_interleaved")
 TOWERS = re.compile(r"(vision|audio|speech|encoder|vq|qformer|projector|perceiver|adapter|adaptor)_config$")
 _NOT_IN_COMPLETE = {"gemma3": "final_logit_softcapping"}  # fields of the text class that the complete one ignores
@@ -81,8 +78,8 @@ def text_fields(hf: Mapping[str, Any]) -> dict[str, Any]:
         inner = f"{kind}_text"
     fields["model_type"] = inner
     fields.pop("architectures", None)
-    if inner in _SAME_ON_TEXT:
-        fields["model_type"] = _SAME_ON_TEXT[inner]
+    if inner in SAME_ON_TEXT:
+        fields["model_type"] = SAME_ON_TEXT[inner]
         for name in ("rope_scaling", "rope_parameters"):
             fields |= {name: _on_text(fields[name])} if isinstance(fields.get(name), Mapping) else {}
     return fields
@@ -94,7 +91,7 @@ def _on_text(rope: Mapping[str, Any]) -> dict[str, Any] | None:
     return {name: "default" if value == "mrope" else value for name, value in kept.items()}
 
 
-def left_out(hf: Mapping[str, Any]) -> str:
+def parts_left_out(hf: Mapping[str, Any]) -> str:
     """The parts of a packaged model that are not loaded: "vision_config and audio_config"."""
     return listed([name for name in hf if TOWERS.search(name) and hf[name] is not None] or ["what is not text"])
 

@@ -1,8 +1,8 @@
 """Weights that files hold in few bits: what config.json says of them, and the numbers that they stand for.
 
-A weight is widened when it is read, one matrix at a time (one expert's, where a tensor holds all of a layer), so that
+A weight is in_full when it is read, one matrix at a time (one expert's, where a tensor holds all of a layer), so that
 memory holds the model once. Only the weights are rounded: activations, which some engines round as well, are not.
-torch is imported when a weight is widened. The layouts, by `quant_method`:
+torch is imported when a weight is in_full. The layouts, by `quant_method`:
 
 - fp8 (DeepSeek V3, section 3.3; Qwen3, Ministral 3): float8 `weight`, one scale for each block of 128 x 128, or one.
 - mxfp4 (OCP Microscaling Formats 1.0, section 5.3; gpt-oss): `_blocks` of 32 numbers in 4 bits, a power of two each.
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from probekit.errors import DataError
 from probekit.models.config_fields import Unimplemented
+from probekit.text import listed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,7 +32,7 @@ OF_ACTIVATIONS = (".input_scale", ".activation_scale", ".k_scale", ".v_scale", "
 
 
 @dataclass(frozen=True)
-class Layout:
+class FewBits:
     """How a file holds a quantized weight.
 
     Attributes:
@@ -51,7 +52,7 @@ class Layout:
     widen: Callable[[Parts], "Tensor"]
 
 
-def layout_of(hf: Mapping[str, Any]) -> Layout | None:
+def few_bits_of(hf: Mapping[str, Any]) -> FewBits | None:
     """The layout that a config.json names; None for weights in full.
 
     Raises:
@@ -73,7 +74,7 @@ def _only(config: Mapping[str, Any], method: str, **known: tuple[Any, ...]) -> N
         if config.get(name, values[0]) not in values:
             raise Unimplemented(
                 f"quantization_config: {name} = {config[name]!a:.40} of {method} is not implemented; only "
-                f"{', '.join(map(repr, values))} is"
+                f"{listed([repr(value) for value in values])} is"
             )
 
 
@@ -109,9 +110,9 @@ def _unpacked(packed: "Tensor", bits: int, axis: int) -> "Tensor":
     return wide.movedim(-1, axis + 1).flatten(axis, axis + 1)
 
 
-def _fp8(config: Mapping[str, Any]) -> Layout:
+def _fp8(config: Mapping[str, Any]) -> FewBits:
     block = config.get("weight_block_size")
-    return Layout(
+    return FewBits(
         ".weight",
         (".weight_scale_inv", ".weight_scale"),
         (".weight_scale_inv", ".weight_scale"),
@@ -125,7 +126,7 @@ def _scale(parts: Parts) -> "Tensor":
     return next(parts[name] for name in (".weight_scale_inv", ".weight_scale") if name in parts)
 
 
-def _mxfp4(config: Mapping[str, Any]) -> Layout:
+def _mxfp4(config: Mapping[str, Any]) -> FewBits:
     """Of experts: [E, out, I / 32, 16] and [E, out, I / 32], for weights [E, I, out]."""
 
     def widen(parts: Parts) -> "Tensor":
@@ -140,10 +141,10 @@ def _mxfp4(config: Mapping[str, Any]) -> Layout:
         *experts, rows, groups, half = shapes["_blocks"]
         return (*experts, groups * half * 2, rows)
 
-    return Layout("_blocks", ("_scales",), ("_scales",), "", shape, widen)
+    return FewBits("_blocks", ("_scales",), ("_scales",), "", shape, widen)
 
 
-def _compressed(config: Mapping[str, Any]) -> Layout:
+def _compressed(config: Mapping[str, Any]) -> FewBits:
     groups = config.get("config_groups")
     options = [each.get("weights") for each in groups.values()] if isinstance(groups, Mapping) else []
     weights = options[0] if options and all(one == options[0] for one in options) else None
@@ -156,7 +157,7 @@ def _compressed(config: Mapping[str, Any]) -> Layout:
     _only(config, name, sparsity_config=(None, {}), transform_config=(None, {}))
     if config.get("format") != "pack-quantized":
         zero = ".weight_zero_point"
-        return Layout(
+        return FewBits(
             ".weight",
             (".weight_scale", zero),
             (".weight_scale",),
@@ -181,18 +182,18 @@ def _compressed(config: Mapping[str, Any]) -> Layout:
         return rows, packed * 32 // bits
 
     others = (".weight_scale", ".weight_shape", ".weight_zero_point")
-    return Layout(".weight_packed", others, (".weight_scale",), ".weight", shape, widen)
+    return FewBits(".weight_packed", others, (".weight_scale",), ".weight", shape, widen)
 
 
-def _gptq(config: Mapping[str, Any]) -> Layout:
+def _gptq(config: Mapping[str, Any]) -> FewBits:
     bits = config.get("bits")
     _only(config, "gptq", bits=(4, 8, 2), checkpoint_format=("gptq", "gptq_v2"))
     assert isinstance(bits, int)
-    stored_less_one = config.get("checkpoint_format", "gptq") == "gptq"  # zeros, in files of the first version
+    less = int(config.get("checkpoint_format", "gptq") == "gptq")  # files of the first version hold zeros less one
 
     def widen(parts: Parts) -> "Tensor":
         numbers = _unpacked(parts[".qweight"], bits, 0)  # [I, O]
-        zeros = (_unpacked(parts[".qzeros"], bits, 1) + stored_less_one) & ((1 << bits) - 1)
+        zeros = (_unpacked(parts[".qzeros"], bits, 1) + less) & ((1 << bits) - 1)
         scales = parts[".scales"].float()
         if ".g_idx" in parts:
             group = parts[".g_idx"].long()
@@ -203,10 +204,10 @@ def _gptq(config: Mapping[str, Any]) -> Layout:
         packed, columns = shapes[".qweight"]
         return columns, packed * 32 // bits
 
-    return Layout(".qweight", (".qzeros", ".scales", ".g_idx"), (".scales",), ".weight", shape, widen)
+    return FewBits(".qweight", (".qzeros", ".scales", ".g_idx"), (".scales",), ".weight", shape, widen)
 
 
-def _awq(config: Mapping[str, Any]) -> Layout:
+def _awq(config: Mapping[str, Any]) -> FewBits:
     _only(config, "awq", bits=(4,), version=("gemm",), zero_point=(True,))
 
     def columns(packed: "Tensor") -> "Tensor":
@@ -220,10 +221,10 @@ def _awq(config: Mapping[str, Any]) -> Layout:
         rows, packed = shapes[".qweight"]
         return packed * 8, rows
 
-    return Layout(".qweight", (".qzeros", ".scales"), (".scales",), ".weight", shape, widen)
+    return FewBits(".qweight", (".qzeros", ".scales"), (".scales",), ".weight", shape, widen)
 
 
-_METHODS: dict[str, Callable[[Mapping[str, Any]], Layout]] = {
+_METHODS: dict[str, Callable[[Mapping[str, Any]], FewBits]] = {
     "fp8": _fp8,
     "mxfp4": _mxfp4,
     "compressed-tensors": _compressed,
@@ -232,7 +233,7 @@ _METHODS: dict[str, Callable[[Mapping[str, Any]], Layout]] = {
 }
 
 
-def widened(stored: Mapping[str, "TensorInFile"], layout: Layout) -> dict[str, "TensorInFile"]:
+def in_full(stored: Mapping[str, "TensorInFile"], layout: FewBits) -> dict[str, "TensorInFile"]:
     """The tensors of a folder, the quantized ones in place of what holds them, by the names of weights in full.
 
     Raises:

@@ -33,12 +33,23 @@ SHARD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
 class TensorInFile(NamedTuple):
-    """A tensor as its file's header describes it."""
+    """A tensor as its file's header describes it.
+
+    Attributes:
+        file: that holds it.
+        key: its name there.
+        dtype: of its numbers.
+        shape: of the tensor.
+        parts: of a weight in few bits (`quantized.py`), the tensors that hold it, by the ends of their names.
+        widen: what makes the weight of them.
+    """
 
     file: Path
     key: str
     dtype: str
     shape: tuple[int, ...]
+    parts: "Mapping[str, TensorInFile] | None" = None
+    widen: Callable[[Mapping[str, Tensor]], Tensor] | None = None
 
 
 def choose_weights(files: Collection[str], where: str) -> str:
@@ -287,7 +298,9 @@ def _check_tied(copy: TensorInFile, original: TensorInFile) -> None:
 
 
 def _read(tensor: TensorInFile, entry: int | None = None) -> Tensor:
-    """The tensor, or one entry of it, as a view of the file."""
+    """The tensor, or one entry of it, as a view of the file; one in few bits is widened."""
+    if tensor.parts is not None and tensor.widen is not None:
+        return tensor.widen({end: _read(part, entry) for end, part in tensor.parts.items()})
     try:
         with safe_open(tensor.file, framework="pt") as file:
             whole = file.get_tensor(tensor.key)

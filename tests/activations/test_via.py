@@ -63,7 +63,7 @@ def ids(letters: Callable[..., Task]) -> Task:
 def test_the_options_lead_to_the_adapter(adapter: StandIn, folder: Path) -> None:
     model = load_model(folder, via="transformers", quantize="8bit", device_map="auto", dtype="bfloat16")
     where = {"device": torch.device("cpu"), "dtype": torch.bfloat16}
-    assert adapter.asked == [{**where, "seed": None, "device_map": "auto", "quantize": "8bit"}]
+    assert adapter.asked == [{**where, "seed": None, "device_map": "auto", "quantize": "8bit", "packaged": False}]
     source = {"name_or_path": str(folder), "revision": None, "random_init": False, "seed": 0, "dtype": "bfloat16"}
     assert model.source == {**source, "via": "transformers", "device_map": "auto", "quantize": "8bit"}
     assert model.name == "model"
@@ -130,7 +130,7 @@ def test_repair_and_the_baseline_load_the_model_in_the_same_way(
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"via": None}, "via (--via) is one of probekit, transformers; got None"),
+        ({"via": "own"}, "via (--via) is one of probekit, transformers; got 'own'"),
         ({"device_map": {"": 0}}, "device_map (--device-map) is one of auto; got {'': 0}"),
         ({"quantize": 8, "via": "transformers"}, "quantize (--quantize) is one of 8bit, 4bit; got 8"),
         (

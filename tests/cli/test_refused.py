@@ -57,7 +57,6 @@ EARLY = r"""
 2 extract JOB --text-column texts                      -> did you mean 'text'?
 2 extract JOB --label-column lable                     -> did you mean 'label'?
 2 extract JOB --stats --stats-only                     -> give one of them
-2 extract JOB --quantize 8bit                          -> only the models of transformers can be quantized
 2 extract --model m --dataset d --part 3/2             -> such as 2/4; got '3/2'
 2 extract --model m --dataset d --part 1/2 --devices cpu -> exclude each other
 2 extract --model m --dataset d --part 1/2 --generate 3 -> texts are continued once, by one model

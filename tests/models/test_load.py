@@ -125,7 +125,7 @@ print(json.dumps(found))
 UNUSABLE = {
     "pair": (
         {"config.json": b'{"model_type": "t5"}'},
-        "model_type 't5' is an encoder-decoder, and of those only Marian is implemented; take a model of one of",
+        "model_type 't5' is an encoder-decoder, and of those only Marian is implemented; take a decoder or",
     ),
     "pickle": ({"config.json": SERVED["config.json"], "pytorch_model.bin": b"x"}, "a pickle, which is never read"),
     "bare": ({"model.safetensors": b"x"}, "config.json"),
@@ -232,20 +232,26 @@ def test_random_init_in_half_precision_is_the_same_draw_rounded(bare):
         ({"activation_function": "gelu_nwe"}, "unknown activation .*gelu_new"),
         (
             {"scale_attn_weights": False},
-            "scale_attn_weights = False is not .* only True is; or add --via transformers$",
+            "scale_attn_weights = False is not .* only True is; leave out --via probekit to run it through",
         ),
         (
             {"model_type": "gpt3"},
-            "model_type 'gpt3' is not supported, .*; take a model of one of these: gpt2",
+            "model_type 'gpt3' is not supported, .*; take a decoder or an encoder",
         ),
-        ({"model_type": None}, "model_type None is not supported, .*; take a model of one of these: gpt2"),
-        ({"model_type": ["gpt2"]}, "model_type .* is not supported, .*; take a model of one of these: gpt2"),
+        (
+            {"model_type": None},
+            "model_type None is not supported, .*; take a decoder or an encoder",
+        ),
+        (
+            {"model_type": ["gpt2"]},
+            "model_type .* is not supported, .*; take a decoder or an encoder",
+        ),
         ({"layer_norm_epsilon": float("nan")}, "positive number below 1e.15; got nan"),
     ],
 )
 def test_an_impossible_config_names_file_and_field(folder, fields, says):
     with pytest.raises(DataError, match=rf"config\.json': .*{says}"):
-        load_model(configure(folder, **fields))
+        load_model(configure(folder, **fields), via="probekit")
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"5", b"\xff\xfe{}", b"[" * 100_000])

@@ -28,6 +28,10 @@ FILES: dict[str, tuple[str, ...]] = {
 """Modules of this package that end with a FAMILY, and its `model_types`; to add a family, add its file here."""
 
 
+# Text models of packaged ones whose rotations take a place in time, height and width: on text the three are equal.
+SAME_ON_TEXT = {"qwen2_vl_text": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3"}
+
+
 def model_types() -> list[str]:
     """Every `model_type` of config.json that a family means; known without torch."""
     return [each for types in FILES.values() for each in types]

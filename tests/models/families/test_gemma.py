@@ -2,31 +2,26 @@
 
 import json
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from tiny_configs import SIZES
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
 from tokenizers.processors import TemplateProcessing
 from transformers import (
     Gemma3Config,
-    Gemma3ForCausalLM,
-    Gemma3ForConditionalGeneration,
 )
-from transformers_twins import error, hf_config, make_twins, tokens_for, twins
+from transformers_twins import error, make_twins, tokens_for, twins
 
 from probekit.errors import DataError
 from probekit.models.families import gemma
 from probekit.models.families.gemma import FULL, SLIDING, Gemma, GemmaConfig
-from probekit.models.family import LOGITS
 from probekit.models.load import load_model
+from probekit.models.packaging import text_fields
 from probekit.models.positional import RopeScaling
 from probekit.models.weights import save_hf
-from probekit.verification.references import transformers_reference
 
 OWN: dict[str, Any] = SIZES | {"n_kv_heads": 2, "d_head": 8, "init_std": 0.3}
 NO_CAPS: dict[str, Any] = {"attn_scores_soft_cap": None, "output_logits_soft_cap": None}
@@ -129,46 +124,6 @@ def test_capped_attention_does_not_depend_on_how_many_queries_it_takes_at_once(m
         assert error(model(tokens_for(model)), whole) <= 1e-6
 
 
-@cache
-def with_vision() -> Any:
-    vision = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config: Any = Gemma3Config(
-        text_config=hf_config(GEMMA3).to_dict(),
-        vision_config=vision | {"image_size": 8, "patch_size": 4},
-        mm_tokens_per_image=4,
-        image_token_index=60,
-    )
-    config._attn_implementation, config.eos_token_id = "eager", [1, 6]
-    return disturbed(Gemma3ForConditionalGeneration(config))
-
-
-@pytest.mark.parametrize("names", ["of the Hub", "in memory", "bare"])
-def test_the_text_model_beside_a_vision_tower(tmp_path, names):
-    """The names of the Hub's files, those of transformers 5, and a file without a head; saved, it is a text model."""
-    oracle = with_vision()
-    oracle.save_pretrained(tmp_path / "theirs")
-    if names == "in memory":
-        weights = {name: x.clone() for name, x in oracle.state_dict().items()}
-        assert "model.language_model.layers.0.self_attn.q_proj.weight" in weights
-        save_file(weights, tmp_path / "theirs/model.safetensors", metadata={"format": "pt"})
-    elif names == "bare":
-        save_file(oracle.model.state_dict(), tmp_path / "theirs/model.safetensors", metadata={"format": "pt"})
-    else:
-        weights = load_file(tmp_path / "theirs/model.safetensors")
-        assert "language_model.model.layers.0.self_attn.q_proj.weight" in weights
-        assert any(name.startswith("vision_tower.") for name in weights)
-    model: Any = load_model(tmp_path / "theirs", device="cpu")
-    assert model.cfg == replace(GemmaConfig.from_hf(GEMMA3), eos_token_id=(1, 6))
-    tokens = tokens_for(model) % 60  # 60 is the image's
-    with torch.no_grad():
-        logits = oracle(tokens).logits
-        assert error(model(tokens), logits) <= 1e-5
-    save_hf(model, tmp_path / "ours")
-    again = Gemma3ForCausalLM.from_pretrained(tmp_path / "ours").eval()
-    with torch.no_grad():
-        assert error(again(tokens).logits, logits) <= 1e-5
-
-
 def test_the_bos_of_a_folder_with_a_vision_tower_is_in_the_text_models_fields_or_the_tokenizers_template(tmp_path):
     save_hf(twins(VARIANTS["gemma3"])[1], tmp_path)
     backend = Backend(WordLevel({"<bos>": 0, "a": 1, "b": 2}))
@@ -181,19 +136,6 @@ def test_the_bos_of_a_folder_with_a_vision_tower_is_in_the_text_models_fields_or
         assert load_model(tmp_path, device="cpu").to_tokens("a", bos=True).tolist() == [[bos, 1]]
 
 
-def test_the_reference_of_a_folder_with_a_vision_tower(tmp_path):
-    """transformers' class for text reads the same folder by the same names, for `selftest`."""
-    with_vision().save_pretrained(tmp_path)
-    model, ids = load_model(tmp_path, device="cpu"), [5, 3, 8, 1, 4, 59]
-    reference, line = transformers_reference(model, ([1, 2],))
-    assert line.endswith("read from the model's folder")
-    seen = reference.run((ids,), [LOGITS, "blocks.1.ln1_post.hook_normalized"])
-    with torch.no_grad():
-        logits, cache = model.run_with_cache(torch.tensor([ids]))
-    assert error(logits[0], seen[LOGITS]) <= 1e-5
-    assert error(cache["ln1_post_normalized", 1][0], seen["blocks.1.ln1_post.hook_normalized"]) <= 1e-5
-
-
 def test_fields_that_a_released_text_config_leaves_out():
     hf = {
         "model_type": "gemma3",
@@ -204,7 +146,7 @@ def test_fields_that_a_released_text_config_leaves_out():
         },
         "vision_config": {"hidden_size": 1152},
     }  # fmt: skip
-    cfg = GemmaConfig.from_hf(hf)
+    cfg = GemmaConfig.from_hf(text_fields(hf))
     theirs: Any = Gemma3Config(**hf).text_config
     assert GemmaConfig.from_hf(theirs.to_dict() | {"eos_token_id": [1, 106]}) == cfg
     assert (cfg.n_heads, cfg.n_kv_heads, cfg.d_head, cfg.d_vocab, cfg.n_ctx) == (8, 4, 256, 262_208, 131_072)
@@ -260,10 +202,6 @@ _REFUSED = [
     (GEMMA3, {"rope_local_base_freq": float("nan")}, r"rope_local_base_freq\) must be a positive number .*; got nan"),
     (GEMMA3, {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
     (GEMMA3, {"rope_parameters": {SLIDING: 3}}, "must be objects"),
-    ({"model_type": "gemma3"}, {"text_config": None}, "text_config"),
-    ({"model_type": "gemma3"}, {"text_config": GEMMA2}, "unknown model_type in text_config 'gemma2'"),
-    ({"model_type": "gemma3"}, {"text_config": GEMMA3 | {"final_logit_softcapping": 30.0}}, "final_logit_softcapping"),
-    ({"model_type": "gemma3"}, {"text_config": GEMMA3, "quantization_config": {}}, "quantization_config"),
 ]  # fmt: skip
 IMPOSSIBLE = [(base | change, match) for base, change, match in _REFUSED]
 
