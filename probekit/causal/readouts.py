@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from probekit.causal.behaviour.answers import answer_id
 from probekit.causal.behaviour.unembedding import check_head, logits_of, rows_at_once, uncapped, unembedding
 from probekit.errors import UsageError
-from probekit.models.adapter.model import AdaptedModel
 from probekit.models.adapter.proof import bound_of, relative
 from probekit.models.base import LanguageModel
 from probekit.models.masked_lm import MaskedLM
@@ -195,7 +194,7 @@ def _hidden(model: LanguageModel, ids: list[int], target: Text | None) -> tuple[
         UsageError: a class that computes more than a norm between its last block and its head.
     """
     found, resid_PLD, output_LD = _streams(model, ids, target)
-    hidden_PLD = _final_norm(model)(resid_PLD)
+    hidden_PLD = model.final_norm()(resid_PLD)
     if (error := relative(hidden_PLD[-1], output_LD)) > 10 * bound_of(model.dtype):
         raise UsageError(
             f"the output of {model.name} is not the final norm of its last block (relative difference {error:.0e}); "
@@ -237,14 +236,6 @@ def _streams(model: LanguageModel, ids: list[int], target: Text | None) -> tuple
     output_BLD, cache = model.run_with_cache(*inputs, points=places, return_logits=False)
     output_LD = output_BLD[0]
     return [str(place) for place in places], torch.stack([cache[x][0].to(output_LD) for x in places]), output_LD
-
-
-def _final_norm(model: LanguageModel) -> Callable[[Tensor], Tensor]:
-    """What is between the last block and the head; nothing in models whose blocks end with a norm."""
-    if isinstance(model, AdaptedModel):
-        path = model.layout.ln_final
-        return model.hf.base_model.get_submodule(path) if path else nn.Identity()
-    return getattr(model, "ln_final", None) or nn.Identity()
 
 
 def ids_with_context(model: LanguageModel, text: Text, bos: bool | None = None) -> list[int]:
@@ -370,7 +361,7 @@ def direct_logit_attribution(
             and a product), or a position outside the text.
     """
     check_head(model)
-    if hasattr(model, "decode") or isinstance(model, AdaptedModel | MaskedLM):
+    if hasattr(model, "decode") or not model.is_ours or isinstance(model, MaskedLM):
         raise UsageError(
             f"direct logit attribution is for decoders of probekit's own families, whose blocks add to one stream; "
             f"{model.name} is none; take logit_lens"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from probekit.errors import UsageError
 from probekit.hooks import HookedModule
@@ -37,6 +37,7 @@ class LanguageModel(HookedModule):
         end_ids: the ids that end a text, of generation_config.json; None: those of the config.
         folder: the folder of the weights.
         reader: (prompts, use_cache, among) -> what generation reads logits from, where that is not the model itself.
+        is_ours: whether this project's code computes it; of a wrapped model only the points are known.
         packages: other packages whose code computes, for a store's record.
         source: arguments of `load_model` that load the model again: name_or_path, revision, random_init, seed, dtype;
             via, device_map and quantize where they are not the default.
@@ -61,6 +62,7 @@ class LanguageModel(HookedModule):
     left_out: str | None = None
     revision: str | None = None
     reader: Callable[..., Any] | None = None
+    is_ours: bool = True
     packages: tuple[str, ...] = ()
     placement: Placement | None = None
     stays: bool = False
@@ -293,6 +295,10 @@ class LanguageModel(HookedModule):
         family: Any = self
         return family.head(output_BLD)
 
+    def final_norm(self) -> Callable[[Tensor], Tensor]:
+        """What is between the last block and the head; nothing in models whose blocks end with a norm."""
+        return getattr(self, "ln_final", None) or nn.Identity()
+
     def output_of(self, short: str) -> str:
         """The short name of the point of the last block's output, in the stack of the point `short`."""
         stack = self.in_stack(short).rpartition(".")[0]
@@ -344,6 +350,13 @@ class LanguageModel(HookedModule):
     def stored_weights(self) -> dict[str, Tensor]:
         """Every weight by name, wherever it is while the model does not run."""
         return self.state_dict()
+
+    def made_anew(self) -> Self:
+        """This model again, with the same config and weights and none of its hooks."""
+        with torch.device("meta"):
+            twin = type(self)(self.cfg)
+        twin.load_state_dict(self.state_dict(), assign=True)
+        return twin
 
     def fingerprint(self) -> str:
         """Hex sha256 over every weight's name, type, shape and bytes."""

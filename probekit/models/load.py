@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from probekit.models.family import Family
 
 _CHECKPOINT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+=-]*")  # a folder in the model's folder, and never outside it
+OWN_FILE = re.compile(r"(.+\.py):([A-Za-z_][A-Za-z0-9_]*)")  # a file of the user's own, and a function in it
 BUILTIN_MODELS = ("agreement-gpt2",)
 BUILTIN = Path(__file__).parent / "builtin"
 HUB_ALIASES = ALIASES["model"]
@@ -52,7 +53,8 @@ def load_model(name_or_path: str | Path, options: ModelArguments) -> "LanguageMo
     Args:
         name_or_path: a built-in name ("agreement-gpt2"), a world's ("counting-gpt": its model is trained on first use
             and kept in the user's cache folder), a folder in Hugging Face format, a short name ("gpt2"), or an
-            "owner/name" of the Hub; looked up in this order.
+            "owner/name" of the Hub; looked up in this order. Or "module.py:make_model", a file of your own, which is
+            run, and a function in it that returns a module (see `wrap`).
         options: as keyword arguments.
 
     Raises:
@@ -62,6 +64,8 @@ def load_model(name_or_path: str | Path, options: ModelArguments) -> "LanguageMo
     check_path("the model", name_or_path)
     dtype, seed, random_init = dtype_name(options.dtype), options.seed, options.random_init
     _check_via(str(name_or_path), options)
+    if (own := OWN_FILE.fullmatch(str(name_or_path))) is not None:
+        return _of_own_file(Path(own[1]), own[2], options)
     found = _find(str(name_or_path), options.revision, not random_init, options.progress)
     described = _described(found, options)
     if described.family is None:
@@ -96,6 +100,8 @@ def outline(
     """The model without its weights, on the meta device: every point, and no memory; errors as in `load_model`."""
     options = ModelOptions(via=via)
     _check_via(str(name_or_path), options)
+    if (own := OWN_FILE.fullmatch(str(name_or_path))) is not None:
+        return _of_own_file(Path(own[1]), own[2], ModelOptions(revision=revision, via=via))
     found = _find(str(name_or_path), revision, weights=False)
     described = _described(found, options)
     import torch  # not before the model is found
@@ -223,6 +229,10 @@ def check_model_name(name: str, revision: str | None = None) -> None:
     """
     if name in registries.MODELS or name in BUILTIN_MODELS:
         return
+    if (own := OWN_FILE.fullmatch(name)) is not None:
+        if not Path(own[1]).is_file():
+            raise UsageError(f"no model {name!a:.200}: there is no file {own[1]!a:.200}")
+        return
     if _exists(name):
         if revision is not None:
             checkpoint_folder(Path(name), revision)
@@ -264,6 +274,22 @@ def _check_via(name: str, options: DeviceOptions) -> None:
         raise UsageError(f"{name!a} is probekit's own model; leave out {option}, which is for folders and the Hub")
     if adapted:
         check_packages(options.quantize, options.device_map)
+
+
+def _of_own_file(path: Path, function: str, options: ModelOptions) -> "LanguageModel":
+    """The model of a file of the user's own; it has no `source`, so that no store's record ever runs a file."""
+    check_model_name(f"{path}:{function}")
+    given = {"--revision": options.revision, "--via": options.via, "--quantize": options.quantize}
+    given |= {"--device-map": options.device_map, "--random-init": options.random_init or None}
+    if wrong := [name for name, value in given.items() if value is not None]:
+        raise UsageError(
+            f"{wrong[0]} is for models of folders and the Hub; leave it out, or see to it in {path.name!a}"
+        )
+    from probekit.machine.devices import DTYPES, find_device
+    from probekit.models.wrapped import model_of_file
+
+    warnings.warn(f"{str(path)!a} is run: it is your own code", stacklevel=4)
+    return model_of_file(path, function, find_device(options.device), DTYPES[dtype_name(options.dtype)])
 
 
 def _exists(name: str) -> bool:

@@ -141,7 +141,7 @@ def _references(model: LanguageModel, text: TextIds) -> tuple[list[Reference], s
     if isinstance(model, AdaptedModel):
         reference, oracle = adapter_reference(model)
         return [reference], oracle, False
-    own = float64_reference(model)
+    own = float64_reference(model, text)
     try:
         transformers, oracle = transformers_reference(model, text)
     except (Unavailable, NotRun) as reason:

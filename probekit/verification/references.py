@@ -31,6 +31,7 @@ from probekit.models.files import read_json
 from probekit.models.packaging import RENAMED, text_fields
 from probekit.models.spread import widen
 from probekit.models.weights import as_stored
+from probekit.models.wrapped import WrappedModule
 from probekit.points import Place
 
 TextIds = tuple[list[int], ...]  # the token ids of a text; for an encoder-decoder, of a source and of a target
@@ -89,14 +90,25 @@ def rows_of_text(x: Tensor, point: HookPoint, text: int = 0, spans: Sequence[sli
     return x if axes[1] == "H" else x.flatten(1)
 
 
-def float64_reference(model: LanguageModel) -> Reference:
-    """This project's model, made anew with the same config and weights, without the hooks of the one under test."""
-    with torch.device("meta"):
-        twin: Any = type(model)(model.cfg)
-    twin.load_state_dict(model.state_dict(), assign=True)
-    in_float64(twin.eval(), room_for(model))
-    points = frozenset(Place.of(name)[0] for name in model.points) | {LOGITS}
-    return Reference("float64", points, lambda text, names: run_single(twin, text, names))
+def float64_reference(model: LanguageModel, text: TextIds) -> Reference:
+    """The model made anew with the same config and weights, without the hooks of the one under test.
+
+    A module of the user's own that computes in one type alone is run in that type.
+
+    Args:
+        model: any.
+        text: which it runs once.
+    """
+    twin: Any = in_float64(model.made_anew().eval(), room_for(model))
+    name = "float64"
+    try:
+        run_single(twin, text, [LOGITS])
+    except RuntimeError:
+        if not isinstance(model, WrappedModule):
+            raise
+        twin, name = model.made_anew().eval(), str(model.dtype).removeprefix("torch.")
+    points = frozenset(Place.of(point)[0] for point in model.points) | {LOGITS}
+    return Reference(name, points, lambda text, names: run_single(twin, text, names))
 
 
 def room_for(model: LanguageModel) -> torch.device:

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from probekit.errors import UsageError
-from probekit.models.adapter.model import AdaptedModel
 from probekit.models.base import LanguageModel
 from probekit.models.masked_lm import MaskedLM
 
@@ -40,13 +39,13 @@ class Unembedding:
 
 
 def unembedding(model: LanguageModel) -> Unembedding | None:
-    """The head of a model of probekit's own families; None for an adapted model, whose class alone knows its head.
+    """The head of a model of probekit's own families; None for a wrapped one, whose code alone knows its head.
 
     Raises:
         UsageError: the model has no head.
     """
     check_head(model)
-    if isinstance(model, AdaptedModel):
+    if not model.is_ours:
         return None
     own: Any = model
     weight_VD = (own.unembed or own.embed).weight

@@ -48,6 +48,7 @@ class HfSource:
         seed: of the random weights.
         dtype: of the weights.
         options: more arguments of `from_pretrained`.
+        made: the model itself, where it was made elsewhere.
     """
 
     model_class: Any
@@ -56,6 +57,7 @@ class HfSource:
     seed: int
     dtype: torch.dtype
     options: Mapping[str, Any]
+    made: Any = None
 
 
 def load_adapted(
@@ -105,7 +107,7 @@ def load_adapted(
         _check_placed(model)
         if seed is not None or (device_map is None and quantize is None):
             model = model.to(device)
-        return wrap(model.eval(), replace(source, model_class=type(model)), quantize)
+        return prove_wrapped(model.eval(), replace(source, model_class=type(model)), quantize)
 
 
 def _check_placed(hf: Any) -> None:
@@ -120,7 +122,7 @@ def _check_placed(hf: Any) -> None:
         del hf.hf_device_map
 
 
-def wrap(hf: Any, source: HfSource, quantize: str | None = None) -> AdaptedModel:
+def prove_wrapped(hf: Any, source: HfSource, quantize: str | None = None) -> AdaptedModel:
     """A model of transformers with the points and batches that are proved.
 
     Raises:
@@ -233,6 +235,8 @@ def made_again(source: HfSource) -> Any:
     options = {name: value for name, value in source.options.items() if name != "device_map"}
     with quiet():
         hf = _loaded(replace(source, config=config, options=options), [source.model_class])
+        if source.made is not None:
+            hf.load_state_dict(source.made.state_dict())
         return (hf.dequantize(dtype=source.dtype) if quantization_of(hf) else hf).eval()
 
 

@@ -8,7 +8,7 @@ Axes: B batch, L query position, M key position, D d_model, V vocab.
 """
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from logging import CRITICAL, getLogger
@@ -85,6 +85,7 @@ class AdaptedModel(LanguageModel):
         form: how it takes packed texts; None if it cannot.
     """
 
+    is_ours = False
     packages = ("transformers",)
     starts = False
 
@@ -187,6 +188,11 @@ class AdaptedModel(LanguageModel):
                 f"the head of {self.cfg.model_class} cannot be run by itself; take a model of another class"
             )
         return logits_BLV
+
+    def final_norm(self) -> Callable[[Tensor], Tensor]:
+        """The class's own norm after the last block."""
+        path = self.layout.ln_final
+        return self.hf.base_model.get_submodule(path) if path else nn.Identity()
 
     def run_hf(self, inputs: Mapping[str, Any]) -> Any:
         """The base model's output for transformers' own arguments; the points fire."""
