@@ -38,7 +38,7 @@ def make_twins(hf: dict[str, Any]) -> tuple[Any, Any]:
     config = hf_config(hf, **found.options)
     oracle = getattr(transformers, found.model)(config).eval()
     with torch.no_grad():  # larger than at initialisation, so that every term of the arithmetic shows
-        for p in oracle.parameters():
+        for p in oracle.state_dict().values():
             p.add_(torch.randn_like(p) * 0.2)
     assert sum(p.numel() for p in oracle.parameters()) < 100_000
     model = family.model(family.config.from_hf(config.to_dict())).eval()

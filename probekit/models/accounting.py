@@ -16,8 +16,9 @@ and the head 2 L D V. In general QKV is 2 L D (H + 2G) K, scores and weighted su
 for masked tokens has one more product, 2 L D^2; a pooler is not part of the forward and not counted.
 
 In a mixture of experts, A of E experts compute a token: the router takes 2 L D E, and each product of the MLP
-2 L D F A, where F is the width of one expert. The parameters are those of all E, and D E of the router. A parallel
-block (attention and MLP read the same stream) computes as much as a sequential one.
+2 L D F A, where F is the width of one expert. The parameters are those of all E, and D E of the router. An expert of
+width S beside them, which computes every token, adds 2 L D S to each product, and 2 L D to the router if it has a gate.
+A parallel block (attention and MLP read the same stream) computes as much as a sequential one.
 
 Norms are counted per element: LayerNorm 7 (mean, centre, square, sum, divide, gain, shift), without a shift 6, RMSNorm
 4 (square, sum, divide, gain). Norms of queries and keys see (H + G) K elements a token, and have 2 K gains if each head
@@ -77,7 +78,9 @@ def block_parameters(stack: StackShape) -> dict[str, int]:
     if stack.sinks:
         parts |= {"sinks": stack.n_heads}
     if stack.n_experts:
-        parts |= {"router": (D + stack.router_bias) * stack.n_experts}
+        parts |= {"router": (D + stack.router_bias) * stack.n_experts + D * stack.shared_gate}
+    if stack.d_shared_mlp:
+        parts |= {"shared expert": (3 if stack.gated else 2) * D * stack.d_shared_mlp}
     if stack.gated:
         parts |= {"MLP gate": up}
     parts |= {"MLP up": up, "MLP down": n_mlps * (F + stack.mlp_bias) * D}
@@ -113,12 +116,12 @@ def token_flops(stack: StackShape) -> dict[str, int]:
     of the stack are alike (`equal_blocks`).
     """
     D, queries, both = stack.d_model, stack.n_heads * stack.d_head, stack.n_kv_heads * stack.d_head * 2
-    product = 2 * D * stack.d_mlp * (stack.n_active_experts or 1)
+    product = 2 * D * (stack.d_mlp * (stack.n_active_experts or 1) + stack.d_shared_mlp)
     normalised = len(stack.norms) * D + (queries + both // 2 if stack.qk_norm else 0)
     return {
         "QKV": 2 * D * (queries + both),
         "output projection": 2 * queries * D,
-        "router": 2 * D * stack.n_experts,
+        "router": 2 * D * (stack.n_experts + stack.shared_gate),
         "MLP gate": product if stack.gated else 0,
         "MLP up": product,
         "MLP down": product,
@@ -185,15 +188,18 @@ def block_width(stack: StackShape, context: int) -> int:
     Attention: 3 D + (3H + 2G) K, for the stream, the norm's output and the result; queries, keys, values, and the
     heads' output twice (as computed, and concatenated); rotation adds (H + G) K, and so do norms of queries and keys.
     MLP: 5 D + F, for the stream before and after the attention, the attention's output, the norm's output and the
-    result; 5 D + 3 F with a gate; with experts F of each that computes the token, and 2 E. Scores and pattern stay
+    result; 5 D + 3 F with a gate; with experts F of each that computes the token, and 2 E, and D for the sum of these
+    while the shared expert computes. Scores and pattern stay
     inside the fused kernel unless they are capped.
     """
     H, G = stack.n_heads, stack.n_kv_heads
     again = (H + G) * (stack.rotary + bool(stack.qk_norm))
     attention = 3 * stack.d_model + (3 * H + 2 * G + again) * stack.d_head
     attention += 2 * H * context if stack.capped_scores else 0
-    inner = (3 if stack.gated else 1) * stack.d_mlp * (stack.n_active_experts or 1)
-    return max(attention, 5 * stack.d_model + inner + 2 * stack.n_experts)
+    products = 3 if stack.gated else 1
+    experts = products * stack.d_mlp * (stack.n_active_experts or 1)
+    shared = (products * stack.d_shared_mlp + stack.d_model) if stack.d_shared_mlp else 0
+    return max(attention, 5 * stack.d_model + max(experts, shared) + 2 * stack.n_experts)
 
 
 # The account of a model: all of these figures, the sizes of every point, and tables of them.

@@ -97,12 +97,12 @@ class SigmoidSparse(SparseAndShared):
         super().__init__(cfg)
         self.n_active, self.norm_top_k, self.factor = cfg.n_active_experts, cfg.norm_top_k, cfg.routed_factor
         self.n_groups, self.n_active_groups = cfg.n_groups, cfg.n_active_groups
-        self.correction: Tensor
-        self.register_buffer("correction", torch.zeros(cfg.n_experts))
+        self.correction_bias: Tensor
+        self.register_buffer("correction_bias", torch.zeros(cfg.n_experts))
 
     def weights(self, logits_BLE: Tensor) -> Tensor:
         scores_BLE = logits_BLE.sigmoid()
-        corrected_BLE = scores_BLE + self.correction.to(scores_BLE.device)
+        corrected_BLE = scores_BLE + self.correction_bias.to(scores_BLE.device)
         allowed_BLE = in_best_groups(corrected_BLE, self.n_groups, self.n_active_groups, sum_of_two_best)
         corrected_BLE = corrected_BLE.masked_fill(~allowed_BLE, -torch.inf)
         chosen = corrected_BLE.topk(self.n_active, -1, sorted=False).indices
@@ -112,10 +112,10 @@ class SigmoidSparse(SparseAndShared):
         return torch.zeros_like(scores_BLE).scatter(-1, chosen, largest * self.factor)
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> "SigmoidSparse":
-        kept = self.correction
+        kept = self.correction_bias
         super()._apply(fn, recurse)
-        if self.correction.dtype.itemsize < kept.dtype.itemsize:
-            self.correction = kept.to(self.correction.device)
+        if self.correction_bias.dtype.itemsize < kept.dtype.itemsize:
+            self.correction_bias = kept.to(self.correction_bias.device)
         return self
 
 

@@ -143,6 +143,7 @@ def named_tensors(folder: Path, family: Family, cfg: Any) -> dict[str, TensorInF
         DataError: as `stored_tensors`, or a weight is stored under two names.
     """
     heads = {name.split(".")[0] for name in family.modules(cfg).values() if not name.startswith(family.hf_prefix)}
+    unread = re.compile(f"{family.hf_buffers}|{family.hf_beyond(cfg)}")
     named: dict[str, TensorInFile] = {}
     for key, tensor in stored_tensors(folder).items():
         name = family.hf_renamed(key)
@@ -150,7 +151,7 @@ def named_tensors(folder: Path, family: Family, cfg: Any) -> dict[str, TensorInF
             name = family.hf_prefix + name  # the file of a bare model
         if name in named:
             raise DataError(f"{str(folder)!a} holds {name!a} twice, as {named[name].key!a} and as {key!a}")
-        if not re.fullmatch(family.hf_buffers, name):
+        if not re.fullmatch(unread, name):
             named[name] = tensor
     return named
 
@@ -195,7 +196,8 @@ def load_weights(
         for ours in several:
             part = _own_rows(whole, names[ours])
             home = device if isinstance(device, torch.device) else device(ours)
-            state[ours] = torch.empty(part.shape, device=home, dtype=dtype).copy_(part)  # the file may change later
+            kind = torch.float32 if ours.endswith(model.in_float32) else dtype
+            state[ours] = torch.empty(part.shape, device=home, dtype=kind).copy_(part)  # the file may change later
     model.load_state_dict(state, assign=True)
 
 

@@ -22,8 +22,9 @@ FILES: dict[str, tuple[str, ...]] = {
     "distilbert": ("distilbert",),
     "modernbert": ("modernbert",),
     "transformer": ("marian",),
-    "moe": ("mixtral", "qwen3_moe", "olmoe"),
+    "moe": ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe"),
     "gptoss": ("gpt_oss",),
+    "glm": ("glm4_moe",),
 }
 """Modules of this package that end with a FAMILY, and its `model_types`; to add a family, add its file here."""
 
