@@ -195,6 +195,22 @@ _TABLES: dict[str, tuple[Mapping[str, Any], tuple[str, ...], tuple[_Row, ...]]] 
             ("gpt-oss-120b", "openai/gpt-oss-120b", (2880, 2880, 36, 64, 8, 201088, 131072, 128)),
         ),
     ),
+    "deepseek_v2": (
+        {
+            **_UNTIED,
+            "num_experts_per_tok": 6,
+            "n_shared_experts": 2,
+            "first_k_dense_replace": 1,
+            "q_lora_rank": None,
+        },
+        (*_DECODER, "moe_intermediate_size", "n_routed_experts"),
+        (("deepseek-v2-lite", "deepseek-ai/DeepSeek-V2-Lite", (2048, 10944, 27, 16, 16, 102400, 163840, 1408, 64)),),
+    ),
+    "deepseek_v3": (
+        {**_UNTIED, "n_shared_experts": 1},
+        (*_DECODER, "moe_intermediate_size", "n_routed_experts"),
+        (("deepseek-v3", "deepseek-ai/DeepSeek-V3", (7168, 18432, 61, 128, 128, 129280, 163840, 2048, 256)),),
+    ),
     "glm4_moe": (
         {
             **_UNTIED,

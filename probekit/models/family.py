@@ -239,6 +239,8 @@ _INPUTS = {"attn.out": "z", "mlp.down": "mlp_post"}  # our module -> the point t
 _OUTPUTS = {  # our module -> the points that are its output
     **{each: (each,) for each in ("embed", "pos_embed", "token_type_embed", "ln_embed", "ln_final")},
     "head.ln": ("head_ln",),
+    "attn.q_latent": ("q_latent",),
+    "attn.kv_latent": ("kv_latent",),
     "attn.q": ("q",),
     "attn.k": ("k",),
     "attn.v": ("v",),

@@ -24,6 +24,10 @@ class StackShape:
         d_mlp: F.
         name: "" if there is one stack; else "encoder" or "decoder".
         gated: whether the MLP has a third product, a gate (SwiGLU).
+        d_value: width of each value; 0 for that of queries and keys.
+        q_rank: width of the latent that queries are made of; 0 for the stream itself.
+        kv_rank: width of the latent that keys and values are made of; 0 for the stream itself.
+        d_rope: width of the part of the keys that all heads share, and that is no part of the latent.
         rotary: whether queries and keys are rotated by position.
         qkv_bias: whether queries, keys and values have biases.
         out_bias: whether the attention's output projection has a bias.
@@ -54,6 +58,10 @@ class StackShape:
     d_mlp: int
     name: str = ""
     gated: bool = False
+    d_value: int = 0
+    q_rank: int = 0
+    kv_rank: int = 0
+    d_rope: int = 0
     rotary: bool = False
     qkv_bias: bool = True
     out_bias: bool = True

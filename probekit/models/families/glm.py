@@ -15,7 +15,6 @@ Axes: B batch, L position, D d_model, H heads, G key/value heads, K d_head, F wi
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -41,20 +40,12 @@ from probekit.models.config_fields import (
     unchecked,
     written_fields,
 )
-from probekit.models.decoder import LLAMA_BUFFERS, LLAMA_NAMES, PRE_NORM, DecoderOnly
+from probekit.models.decoder import LLAMA_BUFFERS, LLAMA_NAMES, DecoderOnly
 from probekit.models.experts import SigmoidSparse
+from probekit.models.families.deepseek import SPARSE_NAMES, check_groups, sparse_twin
 from probekit.models.families.llama import Attention, NormedAttention
-from probekit.models.families.moe import ABSENT, SPARSE_POINTS, Block, check_experts, slots
-from probekit.models.family import (
-    Family,
-    HfModel,
-    HfTensor,
-    beyond_last_layer,
-    decoder_twin,
-    module_output,
-    points_inside,
-    weight_points,
-)
+from probekit.models.families.moe import ABSENT, Block, check_experts
+from probekit.models.family import Family, HfModel, HfTensor, beyond_last_layer
 from probekit.models.layers import ACTIVATIONS, Embedding, RMSNorm, SwiGLU
 from probekit.models.positional import RopeScaling, Rotary
 from probekit.models.rope_fields import rope_from_hf, rope_to_hf
@@ -119,7 +110,7 @@ class GlmConfig:
         check_fields(self)
         check_multiple(self, "n_heads", "n_kv_heads")
         check_experts(self)
-        check_groups(self)
+        check_groups(self, least=2)
         check_count(self.n_dense_layers, named(self, "n_dense_layers"))
         if self.rotary_factor > 1 or self.n_rotated % 2 or not self.n_rotated:
             raise DataError(
@@ -162,19 +153,6 @@ class GlmConfig:
         return classes | written_fields(self) | {"rope_parameters": rope}
 
 
-def check_groups(cfg: Any) -> None:
-    """Refuse a config whose groups do not share its experts, or have too few for a token."""
-    check_multiple(cfg, "n_experts", "n_groups")
-    name, n = partial(named, cfg), cfg.n_experts // cfg.n_groups
-    if n < 2:  # their score is the sum of two
-        raise DataError(f"{name('n_groups')} {cfg.n_groups} leaves {n} experts in a group; expected 2 or more")
-    if cfg.n_active_groups > cfg.n_groups or cfg.n_active_experts > cfg.n_active_groups * n:
-        raise DataError(
-            f"{name('n_active_groups')} {cfg.n_active_groups} of {name('n_groups')} {cfg.n_groups} must have at least "
-            f"{name('n_active_experts')} {cfg.n_active_experts} experts, {n} in each; correct one of them"
-        )
-
-
 class Glm(DecoderOnly):
     """The model; its weights are unset until `init_weights` or a checkpoint fills them."""
 
@@ -200,16 +178,7 @@ class Glm(DecoderOnly):
         return self.cfg.d_dense_mlp if axis == "F" else super().size_of(axis, short)
 
 
-# Translation from and to Hugging Face. A file holds each expert's matrices as tensors of their own; in memory,
-# transformers 5 keeps those of a layer in two tensors.
-
-_MLP = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
-SIGMOID_NAMES = {
-    "blocks.{}.mlp.router": "model.layers.{}.mlp.gate",
-    "blocks.{}.mlp.correction_bias": "model.layers.{}.mlp.gate.e_score_correction_bias",
-    **{f"blocks.{{}}.mlp.shared.{x}": f"model.layers.{{}}.mlp.shared_experts.{name}" for x, name in _MLP.items()},
-    **{f"blocks.{{}}.mlp.experts.{{}}.{x}": f"model.layers.{{}}.mlp.experts.{{}}.{name}" for x, name in _MLP.items()},
-}
+# Translation from and to Hugging Face.
 
 
 def shape(cfg: GlmConfig) -> ModelShape:
@@ -236,21 +205,12 @@ def twin(cfg: GlmConfig, names: Mapping[str, HfTensor]) -> HfModel:
     return sparse_twin("Glm4Moe", names)
 
 
-def sparse_twin(name: str, names: Mapping[str, HfTensor]) -> HfModel:
-    """The classes of transformers whose names begin so, for a decoder with experts in some layers."""
-    points = weight_points(names, PRE_NORM)
-    sparse = {point: ("mlp.gate", take) for point, take in SPARSE_POINTS.items()}
-    points |= points_inside("model.layers.{layer}", sparse | {"mlp_out": ("mlp", module_output)})
-    eager = {"experts_implementation": "eager"}  # as its grouped product of all experts does not take float64
-    return decoder_twin(name, points)._replace(options=eager, slots=partial(slots, ""))
-
-
 FAMILY = Family(
     model_types=("glm4_moe",),
     config=GlmConfig,
     model=Glm,
     shape=shape,
-    modules=lambda cfg: LLAMA_NAMES | SIGMOID_NAMES,
+    modules=lambda cfg: LLAMA_NAMES | SPARSE_NAMES,
     hf_prefix="model.",
     twin=twin,
     hf_buffers=LLAMA_BUFFERS,

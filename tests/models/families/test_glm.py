@@ -48,7 +48,7 @@ OLD_AND_NEW = [
 ]
 IMPOSSIBLE = [
     (BASE | {"n_group": 4}, r"n_experts \(n_routed_experts\) 6 must be a multiple of n_groups \(n_group\) 4"),
-    (BASE | {"n_group": 6}, "leaves 1 experts in a group; expected 2 or more"),
+    (BASE | {"n_group": 6}, "leaves 1 expert in a group; expected 2 or more"),
     (BASE | {"topk_group": 4}, r"n_active_groups \(topk_group\) 4 of n_groups \(n_group\) 3 must have at least"),
     (BASE | {"topk_group": 1}, "must have at least n_active_experts .* 3 experts, 2 in each; correct one of them"),
     (BASE | {"num_experts_per_tok": 7}, "is more than n_experts"),
