@@ -5,7 +5,7 @@ Each family's file ends with one `Family`, called FAMILY; `families/__init__.py`
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -57,7 +57,6 @@ class HfModel(NamedTuple):
         model: name of the model class.
         points: short name -> where it is computed.
         options: more arguments for either class.
-        slots: state dict -> its tensors, or views of them, by their names in a file.
         first_position: the position id of a text's first token; 0 leaves positions to the model.
         renamed: regular expressions for the beginning of names in a folder, where the class of the model has others.
     """
@@ -66,7 +65,6 @@ class HfModel(NamedTuple):
     model: str
     points: Mapping[str, HfPoint]
     options: Mapping[str, Any] = MappingProxyType({})
-    slots: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]] = lambda state: state
     first_position: int = 0
     renamed: Mapping[str, str] = MappingProxyType({})
 
@@ -83,6 +81,8 @@ class Family:
         modules: config -> our modules and single weights by their names in a Hugging Face file, with {} for the numbers
             of layer and expert. Several of our weights in one tensor lie in it one below the other. A name without {}
             for the expert is that of a tensor with those of all experts, [n_experts, ...].
+        fused: those whose names differ where the experts of a layer share tensors, as `transformers` 5 keeps them in
+            memory; published files have a tensor for each expert.
         hf_prefix: prefix of the names in the file of a model with a head; the file of a bare model lacks it.
         transposed: our modules whose weights are stored as [in, out].
         by_turns: our modules whose rows alternate in one tensor, in place of lying one below the other.
@@ -107,6 +107,7 @@ class Family:
     hf_prefix: str
     transposed: Collection[str] = ()
     by_turns: Collection[str] = ()
+    fused: Mapping[str, str] = field(default_factory=dict)
     twin: Callable[[Any, Mapping[str, HfTensor]], HfModel | None] = lambda cfg, names: None
     copies: Callable[[Any], Mapping[str, str | None]] = lambda cfg: {}
     hf_buffers: str = "(?!)"
@@ -117,9 +118,14 @@ class Family:
     refused: str = ""
     hub_examples: tuple[str, ...] = ()
 
-    def hf_names(self, cfg: Any) -> dict[str, HfTensor]:
-        """Our name of every weight of the model with this config -> where a Hugging Face file holds it."""
-        modules = self.modules(cfg)
+    def hf_names(self, cfg: Any, given: Collection[str] = ()) -> dict[str, HfTensor]:
+        """Our name of every weight of the model with this config -> where a Hugging Face file holds it.
+
+        Args:
+            cfg: the config.
+            given: names of the file's tensors, which say whether its experts share them; without, it is as published.
+        """
+        modules = {**self.modules(cfg), **(self.fused if any(map(_FUSED.search, given)) else {})}
         with torch.device("meta"):
             weights = self.model(cfg).state_dict()
         names: dict[str, HfTensor] = {}
@@ -156,6 +162,7 @@ class Family:
         return self.twin(cfg, self.hf_names(cfg))
 
 
+_FUSED = re.compile(r"\.experts\.(gate_up_proj|down_proj)$")  # of all experts of a layer
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")  # of a layer or an expert, in a name
 
 

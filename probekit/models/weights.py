@@ -27,7 +27,6 @@ from probekit.models.tokenizer_files import tokenizer_files
 
 ONE_FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 READABLE = ("F32", "F16", "BF16")
-FUSED_EXPERTS = re.compile(r"\.experts\.(gate_up_proj|down_proj)$")  # of all experts of a layer, in transformers 5
 MAX_LISTED = 1000  # names of one kind in an error
 SHARD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
@@ -181,7 +180,7 @@ def load_weights(
         DataError: weights are missing, unexpected, misshapen or of an unreadable type (all are listed), or a copy of a
             tied weight differs from the original.
     """
-    names, ties = family.hf_names(model.cfg), family.hf_ties(model.cfg)
+    names, ties = family.hf_names(model.cfg, stored), family.hf_ties(model.cfg)
     stored = _with_originals(stored, ties)
     _check(model, folder, names, {name: tensor for name, tensor in stored.items() if name not in ties})
     for copy, original in ties.items():
@@ -203,13 +202,6 @@ def load_weights(
 
 def _check(model: nn.Module, folder: Path, names: Mapping[str, HfTensor], stored: Mapping[str, TensorInFile]) -> None:
     wanted = {name: tuple(tensor.shape) for name, tensor in as_stored(model.state_dict(), names)}
-    fused = (tensor.key for name, tensor in stored.items() if name not in wanted and FUSED_EXPERTS.search(name))
-    if fused := next(fused, None):
-        raise DataError(
-            f"{str(folder)!a} holds the experts of a layer in one tensor, {fused!a}; expected one for each expert, as "
-            "in published files. Load it with --via transformers, or save it from these without "
-            "save_original_format=False"
-        )
     missing = [f"{name} {list(shape)}" for name, shape in wanted.items() if name not in stored]
     unexpected = [tensor.key for name, tensor in stored.items() if name not in wanted]
     misshapen = [

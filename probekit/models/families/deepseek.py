@@ -52,8 +52,8 @@ from probekit.models.config_fields import (
     written_fields,
 )
 from probekit.models.decoder import LLAMA_BUFFERS, LLAMA_NAMES, PRE_NORM, DecoderOnly
-from probekit.models.experts import SigmoidSparse, SparseAndShared, in_best_groups
-from probekit.models.families.moe import ABSENT, SPARSE_POINTS, Block, check_experts, slots
+from probekit.models.experts import GroupedSparse, SigmoidSparse
+from probekit.models.families.moe import ABSENT, FUSED, SPARSE_POINTS, Block, check_experts
 from probekit.models.family import (
     Family,
     HfModel,
@@ -85,19 +85,18 @@ CLASSES = {"deepseek_v3": "DeepseekV3", "deepseek_v2": "DeepseekV2"}
 LATENT_EPS = 1e-6  # of the latents' norms, whatever that of the others is
 
 
-class SoftmaxGroups(SparseAndShared):
+class SoftmaxGroups(GroupedSparse):
     """The experts with the largest shares of the softmax, in the groups of the best; times a factor (V2, 2.2)."""
 
-    def __init__(self, cfg: Any):
-        super().__init__(cfg)
-        self.n_active, self.factor = cfg.n_active_experts, cfg.routed_factor
-        self.n_groups, self.n_active_groups = cfg.n_groups, cfg.n_active_groups
-
     def weights(self, logits_BLE: Tensor) -> Tensor:
-        shares_BLE = logits_BLE.softmax(-1)
-        allowed_BLE = in_best_groups(shares_BLE, self.n_groups, self.n_active_groups, lambda shares: shares.amax(-1))
-        largest, chosen = shares_BLE.masked_fill(~allowed_BLE, 0).topk(self.n_active, -1, sorted=False)
-        return torch.zeros_like(shares_BLE).scatter(-1, chosen, largest * self.factor)
+        shares_BLE, chosen = logits_BLE.softmax(-1), self.chosen(logits_BLE)
+        return torch.zeros_like(shares_BLE).scatter(-1, chosen, shares_BLE.gather(-1, chosen) * self.factor)
+
+    def deciding(self, logits: Tensor) -> Tensor:
+        return logits.softmax(-1)
+
+    def of_groups(self, scores_CS: Tensor) -> Tensor:
+        return scores_CS.amax(-1)
 
 
 SPARSE: dict[str, Any] = {"deepseek_v3": SigmoidSparse, "deepseek_v2": SoftmaxGroups, "kimi_k2": SigmoidSparse}
@@ -362,8 +361,7 @@ class Deepseek(DecoderOnly):
         return {"W": cfg.d_value, "C": latent, "F": cfg.d_dense_mlp}.get(axis) or super().size_of(axis, short)
 
 
-# Translation from and to Hugging Face. A file holds each expert's matrices as tensors of their own; in memory,
-# transformers 5 keeps those of a layer in two tensors.
+# Translation from and to Hugging Face.
 
 _REQUIRED: dict[str, Any] = {"mlp_bias": False, "moe_layer_freq": 1, "sliding_window": None, "layer_types": None}
 _REQUIRED_OF_V3 = {"scoring_func": "sigmoid", "topk_method": "noaux_tc"}
@@ -448,7 +446,7 @@ def sparse_twin(name: str, names: Mapping[str, HfTensor]) -> HfModel:
     sparse = {point: ("mlp.gate", take) for point, take in SPARSE_POINTS.items()}
     points |= points_inside("model.layers.{layer}", sparse | {"mlp_out": ("mlp", module_output)})
     eager = {"experts_implementation": "eager"}  # as its grouped product of all experts does not take float64
-    return decoder_twin(name, points)._replace(options=eager, slots=partial(slots, ""))
+    return decoder_twin(name, points)._replace(options=eager)
 
 
 FAMILY = Family(
@@ -457,6 +455,7 @@ FAMILY = Family(
     model=Deepseek,
     shape=shape,
     modules=modules,
+    fused=FUSED,
     hf_prefix="model.",
     twin=twin,
     hf_buffers=LLAMA_BUFFERS,

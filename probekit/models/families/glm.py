@@ -44,7 +44,7 @@ from probekit.models.decoder import LLAMA_BUFFERS, LLAMA_NAMES, DecoderOnly
 from probekit.models.experts import SigmoidSparse
 from probekit.models.families.deepseek import SPARSE_NAMES, check_groups, sparse_twin
 from probekit.models.families.llama import Attention, NormedAttention
-from probekit.models.families.moe import ABSENT, Block, check_experts
+from probekit.models.families.moe import ABSENT, FUSED, Block, check_experts
 from probekit.models.family import Family, HfModel, HfTensor, beyond_last_layer
 from probekit.models.layers import ACTIVATIONS, Embedding, RMSNorm, SwiGLU
 from probekit.models.positional import RopeScaling, Rotary
@@ -211,6 +211,7 @@ FAMILY = Family(
     model=Glm,
     shape=shape,
     modules=lambda cfg: LLAMA_NAMES | SPARSE_NAMES,
+    fused=FUSED,
     hf_prefix="model.",
     twin=twin,
     hf_buffers=LLAMA_BUFFERS,

@@ -337,8 +337,8 @@ class Moe(DecoderOnly):
         return self.cfg.d_dense_mlp if axis == "F" else super().size_of(axis, short)
 
 
-# Translation from and to Hugging Face. A file holds each expert's matrices as tensors of their own; in memory,
-# transformers 5 keeps those of a layer in two tensors.
+# Translation from and to Hugging Face. A published file holds each expert's matrices as tensors of their own; in
+# memory, and in files that it does not write back as published, transformers 5 keeps those of a layer in two tensors.
 
 _DEFAULTS = {  # of transformers, for fields that a file lacks
     "mixtral": {"norm_eps": 1e-5, "bos_token_id": 1, "eos_token_id": 2, "n_active_experts": 2},
@@ -422,6 +422,16 @@ def modules(cfg: MoeConfig) -> dict[str, str]:
     return LLAMA_NAMES | sparse
 
 
+_EXPERT, _ALL = "blocks.{}.mlp.experts.{}", "model.layers.{}.mlp.experts"
+FUSED = {
+    f"{_EXPERT}.gate.weight": f"{_ALL}.gate_up_proj",
+    f"{_EXPERT}.up.weight": f"{_ALL}.gate_up_proj",
+    f"{_EXPERT}.down.weight": f"{_ALL}.down_proj",
+    "blocks.{}.mlp.router": "model.layers.{}.mlp.gate",
+}
+"""Where the experts of a layer share tensors, in this family and in those that take its experts."""
+
+
 def shape(cfg: MoeConfig) -> ModelShape:
     """The sizes of a `MoeConfig`'s model."""
     stack = stack_shape(
@@ -441,25 +451,6 @@ def shape(cfg: MoeConfig) -> ModelShape:
         shared_gate=cfg.d_shared_mlp is not None,
     )
     return decoder_shape(cfg.model_type, stack, cfg.d_vocab, cfg.n_ctx, cfg.tie_embeddings)
-
-
-def slots(model_type: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of transformers' model in memory by their names in a file; each expert's are views."""
-    names = _MIXTRAL_MLP if model_type == "mixtral" else _MLP
-    found: dict[str, Tensor] = {}
-    for name, weight in state.items():
-        if model_type == "mixtral":
-            name = name.replace(".mlp.", ".block_sparse_moe.")
-        stem, is_experts, matrix = name.rpartition(".experts.")
-        if not is_experts:
-            found[name] = weight
-            continue
-        for i, expert in enumerate(weight):
-            parts = (
-                {"down": expert} if matrix == "down_proj" else dict(zip(("gate", "up"), expert.chunk(2), strict=True))
-            )
-            found |= {f"{stem}.experts.{i}.{names[part]}.weight": matrix for part, matrix in parts.items()}
-    return found
 
 
 def _router_logits(_: tuple, routed: Any) -> Tensor:
@@ -492,7 +483,7 @@ def twin(cfg: MoeConfig, names: Mapping[str, HfTensor]) -> HfModel:
         points["v"] = points["v"]._replace(take=lambda _, output: output.clamp(-limit, limit))
     eager = {"experts_implementation": "eager"}  # as its grouped product of all experts does not take float64
     found = decoder_twin(CLASSES[cfg.model_type], points)
-    return found._replace(options=eager, slots=partial(slots, cfg.model_type))
+    return found._replace(options=eager)
 
 
 FAMILY = Family(
@@ -501,6 +492,7 @@ FAMILY = Family(
     model=Moe,
     shape=shape,
     modules=modules,
+    fused=FUSED,
     hf_prefix="model.",
     twin=twin,
     hf_buffers=LLAMA_BUFFERS,

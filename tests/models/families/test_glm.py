@@ -18,7 +18,7 @@ GLM_SIZES: dict[str, Any] = SIZES | {
     "n_groups": 3, "n_active_groups": 2, "routed_factor": 1.7,
 }  # fmt: skip
 TINY = {
-    "glm-4.5": GlmConfig(**GLM_SIZES, n_shared_experts=2),
+    "glm-4.5": GlmConfig(**GLM_SIZES, n_shared_experts=2, init_std=0.3),
     "glm-4.5-normed": GlmConfig(**GLM_SIZES, qk_norm=True, norm_top_k=False, qkv_bias=False, tie_embeddings=True),
 }
 BASE: dict[str, Any] = {
