@@ -129,8 +129,14 @@ BUGS = [
     bug(
         "yarn-ceil",
         f"tests/models/test_positional.py {FAMILIES}/test_llama.py",
-        "last = min(math.ceil(index(scaling.low_freq_factor)), 2 * n - 1)",
-        "last = min(math.floor(index(scaling.low_freq_factor)), 2 * n - 1)",
+        "first, last = float(math.floor(first)), float(math.ceil(last))",
+        "first, last = float(math.floor(first)), float(math.floor(last))",
+    ),
+    bug(
+        "yarn-always-truncated",
+        f"tests/models/test_positional.py {FAMILIES}/test_against_transformers.py",
+        "if scaling.truncate:",
+        "if True:",
     ),
     bug(
         "partial-rotary-all",
@@ -155,6 +161,66 @@ BUGS = [
         f"{FAMILIES}/test_gemma.py {FAMILIES}/test_against_transformers.py",
         "soft_cap(scores, cap).masked_fill_(unseen_BNM[:, None], -math.inf)",
         "soft_cap(scores, None).masked_fill_(unseen_BNM[:, None], -math.inf)",
+    ),
+    bug(
+        "sink-dropped-by-the-kernel",
+        f"{FAMILIES}/test_gptoss.py",
+        "shares_BHL1 = torch.sigmoid(sum_BHL - sinks_H[:, None].to(sum_BHL.dtype))[..., None]",
+        "shares_BHL1 = torch.ones_like(sum_BHL)[..., None]",
+    ),
+    bug(
+        "sink-dropped-by-the-steps",
+        f"{FAMILIES}/test_gptoss.py",
+        "return torch.cat([scores, sinks], -1).softmax(-1)[..., :-1]",
+        "return scores.softmax(-1)",
+    ),
+    bug(
+        "experts-not-by-turns",
+        f"{FAMILIES}/test_gptoss.py {FAMILIES}/test_against_transformers.py",
+        "rows = slice(i, None, len(several)) if ours in alternating else slice(start, end)",
+        "rows = slice(start, end)",
+    ),
+    bug(
+        "expert-gate-cut-below-too",
+        f"{FAMILIES}/test_against_transformers.py",
+        "self.gate(x_ND).clamp(max=self.limit)",
+        "self.gate(x_ND).clamp(-self.limit, self.limit)",
+    ),
+    bug(
+        "correction-in-the-weights",
+        f"{FAMILIES}/test_glm.py",
+        "largest = scores_BLE.gather(-1, chosen)",
+        "largest = self.deciding(logits_BLE).gather(-1, chosen)",
+    ),
+    bug(
+        "correction-narrowed",
+        f"{FAMILIES}/test_glm.py",
+        "if self.correction_bias.dtype.itemsize < kept.dtype.itemsize:",
+        "if False:",
+    ),
+    bug(
+        "groups-by-their-best-expert",
+        f"{FAMILIES}/test_glm.py",
+        "return scores_CS.topk(2, -1).values.sum(-1)",
+        "return scores_CS.amax(-1)",
+    ),
+    bug(
+        "shared-expert-not-gated",
+        f"{FAMILIES}/test_moe.py",
+        "self.shared_gate(x_BLD).sigmoid() * self.shared(x_BLD)",
+        "self.shared(x_BLD)",
+    ),
+    bug(
+        "common-part-of-keys-not-rotated",
+        f"{FAMILIES}/test_against_transformers.py",
+        "rope = self.rotated(rope, rotation).expand(*nope.shape[:3], -1)",
+        "rope = rope.expand(*nope.shape[:3], -1)",
+    ),
+    bug(
+        "latents-do-not-scale-scores",
+        f"{FAMILIES}/test_against_transformers.py",
+        "self.attended(q_BLHK * self.factor, k_BMHK, v_BMHW, mask)",
+        "self.attended(q_BLHK, k_BMHK, v_BMHW, mask)",
     ),
     bug(
         "marian-embedding-scale",

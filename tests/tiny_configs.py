@@ -33,7 +33,7 @@ def new_model(name: str) -> Any:
     model = family_of(cfg).model(cfg).init_weights(1).eval()
     assert sum(p.numel() for p in model.parameters()) < 120_000
     with torch.no_grad():  # so that biases and norms show
-        for p in model.parameters():
+        for p in model.state_dict().values():
             p.add_(0.05 * torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())))
     model.name = name
     return model

@@ -24,9 +24,10 @@ def hf_config(hf: dict[str, Any], **options: Any) -> Any:
     return config(**fields, attn_implementation="eager", **options)
 
 
-def weights_of(family: Family, hf_model: Any, tensors: dict[str, Any]) -> dict[str, Any]:
-    """Tensors of transformers' model by their names in a file."""
-    return {family.hf_renamed(name): x for name, x in hf_model.slots(tensors).items()}
+def our_weights(family: Family, cfg: Any, tensors: dict[str, Any]) -> dict[str, Tensor]:
+    """Tensors of transformers' model by our names."""
+    named = {family.hf_renamed(name): x for name, x in tensors.items()}
+    return {ours: our_part(named[at.name], at) for ours, at in family.hf_names(cfg, named).items() if at.name in named}
 
 
 def make_twins(hf: dict[str, Any]) -> tuple[Any, Any]:
@@ -38,12 +39,11 @@ def make_twins(hf: dict[str, Any]) -> tuple[Any, Any]:
     config = hf_config(hf, **found.options)
     oracle = getattr(transformers, found.model)(config).eval()
     with torch.no_grad():  # larger than at initialisation, so that every term of the arithmetic shows
-        for p in oracle.parameters():
+        for p in oracle.state_dict().values():
             p.add_(torch.randn_like(p) * 0.2)
     assert sum(p.numel() for p in oracle.parameters()) < 100_000
     model = family.model(family.config.from_hf(config.to_dict())).eval()
-    weights = weights_of(family, found, oracle.state_dict())
-    model.load_state_dict({ours: our_part(weights[at.name], at) for ours, at in family.hf_names(model.cfg).items()})
+    model.load_state_dict(our_weights(family, model.cfg, oracle.state_dict()))
     return oracle, model
 
 

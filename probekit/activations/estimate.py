@@ -27,7 +27,7 @@ from probekit.activations.plan.packing import Packing, filled_nodes
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.run.forward import batch_inputs, nodes_of_last_block, running
 from probekit.activations.store.writer import IN_FLIGHT, IN_FLIGHT_BYTES
-from probekit.models.accounting import attention_flops, block_width, token_flops
+from probekit.models.accounting import attention_flops, block_width, key_value_products, token_flops
 from probekit.models.base import LanguageModel
 from probekit.models.families import shape_of
 from probekit.models.shapes import StackShape, equal_blocks
@@ -135,10 +135,11 @@ def _batch_flops(work: StackWork, blocks: np.ndarray) -> int:
     """FLOPs of a batch in one block of the model."""
     stack, sources = work.stack, work.packing.sources
     B, N = len(blocks), int(work.packing.sizes[blocks].max())
-    flops = N * sum(token_flops(stack).values()) + 2 * attention_flops(stack, N, N)
+    flops = N * sum(token_flops(stack).values()) + sum(attention_flops(stack, N, N).values())
     if sources is not None:  # cross-attention: queries and output of the nodes, keys and values of the sources
         S = int(sources.sizes[blocks].max())
-        flops += 4 * stack.d_model * stack.n_heads * stack.d_head * (N + S) + 2 * attention_flops(stack, N, S)
+        flops += 4 * stack.d_model * stack.n_heads * stack.d_head * (N + S)
+        flops += sum(attention_flops(stack, N, S).values())
     return B * flops
 
 
@@ -148,10 +149,12 @@ def _unread_flops(plan: ExtractionPlan, work: StackWork, blocks: np.ndarray) -> 
     if read is None:
         return 0
     stack, sources, (B, R) = work.stack, work.packing.sources, read.positions.shape
-    N, width = int(work.packing.sizes[blocks].max()), stack.d_model * stack.d_head
-    each = sum(token_flops(stack).values()) - 4 * width * stack.n_kv_heads + 2 * attention_flops(stack, 1, N)
+    N = int(work.packing.sizes[blocks].max())
+    of_keys = sum(2 * each.d_in * each.d_out for each in key_value_products(stack))
+    each = sum(token_flops(stack).values()) - of_keys + sum(attention_flops(stack, 1, N).values())
     if sources is not None:
-        each += 4 * width * stack.n_heads + 2 * attention_flops(stack, 1, int(sources.sizes[blocks].max()))
+        S = int(sources.sizes[blocks].max())
+        each += 4 * stack.d_model * stack.n_heads * stack.d_head + sum(attention_flops(stack, 1, S).values())
     return B * (N - R) * each
 
 

@@ -121,6 +121,11 @@ _TABLES: dict[str, tuple[Mapping[str, Any], tuple[str, ...], tuple[_Row, ...]]] 
             ("qwen3-32b", "Qwen/Qwen3-32B", (5120, 25600, 64, 64, 8, 151936, 40960)),
         ),
     ),
+    "qwen2_moe": (
+        {**_UNTIED, "num_experts": 60, "num_experts_per_tok": 4, "shared_expert_intermediate_size": 5632},
+        (*_DECODER, "moe_intermediate_size"),
+        (("qwen1.5-moe-a2.7b", "Qwen/Qwen1.5-MoE-A2.7B", (2048, 5632, 24, 16, 16, 151936, 8192, 1408)),),
+    ),
     "qwen3_moe": (
         {**_UNTIED, **_MOE},
         (*_DECODER, "moe_intermediate_size"),
@@ -189,6 +194,34 @@ _TABLES: dict[str, tuple[Mapping[str, Any], tuple[str, ...], tuple[_Row, ...]]] 
             ("gpt-oss-20b", "openai/gpt-oss-20b", (2880, 2880, 24, 64, 8, 201088, 131072, 32)),
             ("gpt-oss-120b", "openai/gpt-oss-120b", (2880, 2880, 36, 64, 8, 201088, 131072, 128)),
         ),
+    ),
+    "deepseek_v2": (
+        {
+            **_UNTIED,
+            "num_experts_per_tok": 6,
+            "n_shared_experts": 2,
+            "first_k_dense_replace": 1,
+            "q_lora_rank": None,
+        },
+        (*_DECODER, "moe_intermediate_size", "n_routed_experts"),
+        (("deepseek-v2-lite", "deepseek-ai/DeepSeek-V2-Lite", (2048, 10944, 27, 16, 16, 102400, 163840, 1408, 64)),),
+    ),
+    "deepseek_v3": (
+        {**_UNTIED, "n_shared_experts": 1},
+        (*_DECODER, "moe_intermediate_size", "n_routed_experts"),
+        (("deepseek-v3", "deepseek-ai/DeepSeek-V3", (7168, 18432, 61, 128, 128, 129280, 163840, 2048, 256)),),
+    ),
+    "glm4_moe": (
+        {
+            **_UNTIED,
+            "head_dim": 128,
+            "attention_bias": True,
+            "num_experts_per_tok": 8,
+            "first_k_dense_replace": 1,
+            "n_shared_experts": 1,
+        },
+        (*_DECODER, "moe_intermediate_size", "n_routed_experts"),
+        (("glm-4.5-air", "zai-org/GLM-4.5-Air", (4096, 10944, 46, 96, 8, 151552, 131072, 1408, 128)),),
     ),
     "phi3": (
         _UNTIED,

@@ -16,8 +16,14 @@ and the head 2 L D V. In general QKV is 2 L D (H + 2G) K, scores and weighted su
 for masked tokens has one more product, 2 L D^2; a pooler is not part of the forward and not counted.
 
 In a mixture of experts, A of E experts compute a token: the router takes 2 L D E, and each product of the MLP
-2 L D F A, where F is the width of one expert. The parameters are those of all E, and D E of the router. A parallel
-block (attention and MLP read the same stream) computes as much as a sequential one.
+2 L D F A, where F is the width of one expert. The parameters are those of all E, and D E of the router. An expert of
+width S beside them, which computes every token, adds 2 L D S to each product, and 2 L D to the router if it has a gate.
+A parallel block (attention and MLP read the same stream) computes as much as a sequential one.
+
+Where keys and values are made of a latent of width C (multi-head latent attention), QKV is 2 L D (C + R) for it and the
+part R of the keys that all heads share, 2 L C H (K - R + W) for the rest of the keys and for values of width W, and for
+queries 2 L D Q + 2 L Q H K with a latent of width Q of their own. The weighted sum is then 2 L^2 H W, and the output
+projection 2 L H W D.
 
 Norms are counted per element: LayerNorm 7 (mean, centre, square, sum, divide, gain, shift), without a shift 6, RMSNorm
 4 (square, sum, divide, gain). Norms of queries and keys see (H + G) K elements a token, and have 2 K gains if each head
@@ -26,13 +32,14 @@ look-up costs nothing. Biases, activation functions, rotations, softmax, the cho
 sums of the residual stream are left out: they are O(LD), O(LF), O(LE) and O(L^2 H). A sliding window saves nothing
 here: its mask hides scores that are computed.
 
-Axes: B batch, L query position, M key position, D d_model, H heads, G kv heads, K d_head, F d_mlp, E experts, V vocab.
+Axes: B batch, L query position, M key position, D d_model, H heads, G kv heads, K d_head, W that of values if it is
+another, F d_mlp, E experts, V vocab.
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from probekit.errors import UsageError
 from probekit.machine.dtypes import BYTES, dtype_name
@@ -66,9 +73,9 @@ def block_parameters(stack: StackShape) -> dict[str, int]:
     shifts unless it has none; norms of queries and keys have 2 K gains, or (H + G) K. Cross-attention is a second
     attention.
     """
-    D, F, queries, both = stack.d_model, stack.d_mlp, stack.n_heads * stack.d_head, stack.n_kv_heads * stack.d_head * 2
-    qkv = (D + stack.qkv_bias) * (queries + both)
-    out = (queries + stack.out_bias) * D
+    D, F, queries, both = stack.d_model, stack.d_mlp, stack.n_heads * stack.d_head, key_values(stack)
+    qkv = sum((each.d_in + each.has_bias) * each.d_out for each in qkv_products(stack))
+    out = (output_width(stack) + stack.out_bias) * D
     n_mlps = stack.n_experts or 1
     up = n_mlps * (D + stack.mlp_bias) * F
     parts = {"QKV": qkv, "output projection": out}
@@ -77,12 +84,51 @@ def block_parameters(stack: StackShape) -> dict[str, int]:
     if stack.sinks:
         parts |= {"sinks": stack.n_heads}
     if stack.n_experts:
-        parts |= {"router": (D + stack.router_bias) * stack.n_experts}
+        parts |= {"router": (D + stack.router_bias) * stack.n_experts + D * stack.shared_gate}
+    if stack.d_shared_mlp:
+        parts |= {"shared expert": (3 if stack.gated else 2) * D * stack.d_shared_mlp}
     if stack.gated:
         parts |= {"MLP gate": up}
     parts |= {"MLP up": up, "MLP down": n_mlps * (F + stack.mlp_bias) * D}
     gains = len(stack.norms) * D + {"": 0, "K": 2 * stack.d_head, "HK": queries + both // 2}[stack.qk_norm]
+    gains += stack.q_rank + stack.kv_rank
     return parts | {"norms": gains * (1 + stack.norm_shift)}
+
+
+class Product(NamedTuple):
+    """A product with weights: its widths, and whether it has biases."""
+
+    d_in: int
+    d_out: int
+    has_bias: bool
+
+
+def qkv_products(stack: StackShape) -> list[Product]:
+    """The products that make queries, then those that make keys and values; of two, the first alone has biases."""
+    D, queries = stack.d_model, stack.n_heads * stack.d_head
+    if stack.q_rank:
+        first = [Product(D, stack.q_rank, stack.qkv_bias), Product(stack.q_rank, queries, False)]
+    else:
+        first = [Product(D, queries, stack.qkv_bias and not stack.kv_rank)]
+    return [*first, *key_value_products(stack)]
+
+
+def key_value_products(stack: StackShape) -> list[Product]:
+    """The products that make keys and values."""
+    D, C, both = stack.d_model, stack.kv_rank, key_values(stack)
+    if not C:
+        return [Product(D, both, stack.qkv_bias)]
+    return [Product(D, C + stack.d_rope, stack.qkv_bias), Product(C, both - stack.n_heads * stack.d_rope, False)]
+
+
+def key_values(stack: StackShape) -> int:
+    """Values in the keys and values of one token: G (K + W)."""
+    return stack.n_kv_heads * (stack.d_head + (stack.d_value or stack.d_head))
+
+
+def output_width(stack: StackShape) -> int:
+    """Values in the heads' outputs of one token: H W."""
+    return stack.n_heads * (stack.d_value or stack.d_head)
 
 
 def parameters(shape: ModelShape) -> int:
@@ -101,9 +147,10 @@ def idle_parameters(shape: ModelShape) -> int:
     return idle
 
 
-def attention_flops(stack: StackShape, queries: int, keys: int) -> int:
-    """FLOPs of one attention's scores, 2 L M H K; its weighted sum takes as many."""
-    return 2 * queries * keys * stack.n_heads * stack.d_head
+def attention_flops(stack: StackShape, queries: int, keys: int) -> dict[str, int]:
+    """FLOPs of one attention's scores, 2 L M H K, and of its weighted sum, 2 L M H W."""
+    pairs = 2 * queries * keys
+    return {"scores": pairs * stack.n_heads * stack.d_head, "weighted sum": pairs * output_width(stack)}
 
 
 def token_flops(stack: StackShape) -> dict[str, int]:
@@ -112,13 +159,13 @@ def token_flops(stack: StackShape) -> dict[str, int]:
     2 D (H + 2G) K + 2 H K D, and 2 D F for each product of the MLP of each expert that computes the token. All blocks
     of the stack are alike (`equal_blocks`).
     """
-    D, queries, both = stack.d_model, stack.n_heads * stack.d_head, stack.n_kv_heads * stack.d_head * 2
-    product = 2 * D * stack.d_mlp * (stack.n_active_experts or 1)
-    normalised = len(stack.norms) * D + (queries + both // 2 if stack.qk_norm else 0)
+    D, queries, both = stack.d_model, stack.n_heads * stack.d_head, key_values(stack)
+    product = 2 * D * (stack.d_mlp * (stack.n_active_experts or 1) + stack.d_shared_mlp)
+    normalised = len(stack.norms) * D + (queries + both // 2 if stack.qk_norm else 0) + stack.q_rank + stack.kv_rank
     return {
-        "QKV": 2 * D * (queries + both),
-        "output projection": 2 * queries * D,
-        "router": 2 * D * stack.n_experts,
+        "QKV": sum(2 * each.d_in * each.d_out for each in qkv_products(stack)),
+        "output projection": 2 * output_width(stack) * D,
+        "router": 2 * D * (stack.n_experts + stack.shared_gate),
         "MLP gate": product if stack.gated else 0,
         "MLP up": product,
         "MLP down": product,
@@ -134,12 +181,11 @@ def norm_flops(stack: StackShape) -> int:
 def block_flops(stack: StackShape, context: int) -> dict[str, int]:
     """FLOPs of one text of `context` tokens in one block by component; a cross-attention's source is equally long."""
     flops = {name: context * n for name, n in token_flops(stack).items()}
-    scores = attention_flops(stack, context, context)
+    flops |= attention_flops(stack, context, context)
     if stack.cross:  # queries from the target, keys and values from the source
-        flops["QKV"] *= 2
-        flops["output projection"] *= 2
-        scores *= 2
-    return flops | {"scores": scores, "weighted sum": scores}
+        for name in ("QKV", "output projection", "scores", "weighted sum"):
+            flops[name] *= 2
+    return flops
 
 
 def forward_flops(shape: ModelShape, context: int, batch: int = 1) -> dict[str, int]:
@@ -160,11 +206,11 @@ def forward_flops(shape: ModelShape, context: int, batch: int = 1) -> dict[str, 
 
 
 def cache_values(shape: ModelShape, context: int, batch: int = 1) -> int:
-    """Values in a cache of `context` tokens: 2 B L G K per layer, and as many for the source with cross-attention."""
+    """Values in a cache of `context` tokens: B L G (K + W) a layer, and as many for the source with cross-attention."""
     if not shape.cached:
         return 0
     stack = shape.stacks[-1]
-    each = 2 * batch * context * stack.n_kv_heads * stack.d_head
+    each = batch * context * key_values(stack)
     return stack.n_layers * each * (2 if stack.cross else 1)
 
 
@@ -182,18 +228,22 @@ def working_values(shape: ModelShape, context: int, batch: int = 1) -> int:
 def block_width(stack: StackShape, context: int) -> int:
     """About the largest number of values that a block holds for one token of `context`.
 
-    Attention: 3 D + (3H + 2G) K, for the stream, the norm's output and the result; queries, keys, values, and the
-    heads' output twice (as computed, and concatenated); rotation adds (H + G) K, and so do norms of queries and keys.
+    Attention: 3 D + H K + G (K + W) + 2 H W, for the stream, the norm's output and the result; queries, keys, values,
+    and the heads' output twice (as computed, and concatenated); rotation adds (H + G) K, and so do norms of queries and
+    keys.
     MLP: 5 D + F, for the stream before and after the attention, the attention's output, the norm's output and the
-    result; 5 D + 3 F with a gate; with experts F of each that computes the token, and 2 E. Scores and pattern stay
+    result; 5 D + 3 F with a gate; with experts F of each that computes the token, and 2 E, and D for the sum of these
+    while the shared expert computes. Scores and pattern stay
     inside the fused kernel unless they are capped.
     """
     H, G = stack.n_heads, stack.n_kv_heads
     again = (H + G) * (stack.rotary + bool(stack.qk_norm))
-    attention = 3 * stack.d_model + (3 * H + 2 * G + again) * stack.d_head
+    attention = 3 * stack.d_model + (H + again) * stack.d_head + key_values(stack) + 2 * output_width(stack)
     attention += 2 * H * context if stack.capped_scores else 0
-    inner = (3 if stack.gated else 1) * stack.d_mlp * (stack.n_active_experts or 1)
-    return max(attention, 5 * stack.d_model + inner + 2 * stack.n_experts)
+    products = 3 if stack.gated else 1
+    experts = products * stack.d_mlp * (stack.n_active_experts or 1)
+    shared = (products * stack.d_shared_mlp + stack.d_model) if stack.d_shared_mlp else 0
+    return max(attention, 5 * stack.d_model + max(experts, shared) + 2 * stack.n_experts)
 
 
 # The account of a model: all of these figures, the sizes of every point, and tables of them.
@@ -358,6 +408,7 @@ def _block_sizes(stack: StackShape, prefix: str, axes: Mapping[str, int], dtype:
     for part in equal_blocks(stack):
         axes = {**axes, "H": part.n_heads, "G": part.n_kv_heads, "K": part.d_head, "F": part.d_mlp, "E": part.n_experts}
         axes |= {"HK": part.n_heads * part.d_head, "GK": part.n_kv_heads * part.d_head}
+        axes |= {"W": part.d_value or part.d_head, "CQ": part.q_rank, "CK": part.kv_rank}
         for point, names in _block_points(part).items():
             size = _point_size(prefix + point, names, 0, axes, dtype)
             layers[size] = layers.get(size, 0) + part.n_layers
@@ -387,9 +438,13 @@ def _points_before(shape: ModelShape, stack: StackShape) -> dict[str, str]:
 
 def _block_points(stack: StackShape) -> dict[str, str]:
     """Points of a block, with their axes."""
-    attention = {"q": "B L H K", "k": "B M G K", "v": "B M G K"}
-    pairs = {"attn_scores": "B H L M", "attn_pattern": "B H L M", "z": "B L H K", "result": "B L H D"}
+    attention = {"q": "B L H K", "k": "B M G K", "v": "B M G W"}
+    pairs = {"attn_scores": "B H L M", "attn_pattern": "B H L M", "z": "B L H W", "result": "B L H D"}
     points = {"resid_pre": "B L D", **attention, **pairs, **_qk_norm_points(stack)}
+    if stack.q_rank:
+        points |= {"q_latent_scale": "B L 1", "q_latent": "B L CQ"}
+    if stack.kv_rank:
+        points |= {"kv_latent_scale": "B M 1", "kv_latent": "B M CK"}
     if stack.rotary:
         points |= {"rot_q": "B L H K", "rot_k": "B M G K"}
     points |= {"attn_out": "B L D"} if stack.parallel else {"attn_out": "B L D", "resid_mid": "B L D"}

@@ -47,6 +47,7 @@ class LanguageModel(HookedModule):
         stays: whether the weights stay on the devices and in the type in which they were loaded.
         starts: whether a forward can start at a later block (`starting`).
         initial_gain: of norms, before training.
+        in_float32: how the names of weights end that are float32 whatever the type of the others.
     """
 
     cfg: Any
@@ -68,6 +69,7 @@ class LanguageModel(HookedModule):
     stays: bool = False
     starts: bool = True
     initial_gain: float = 1.0
+    in_float32: tuple[str, ...] = ()
     _read: Tensor | None = None
     _start: tuple[int, Tensor] | None = None
     _n_followed: int = 0
@@ -326,7 +328,7 @@ class LanguageModel(HookedModule):
     def init_weights(self, seed: int = 0) -> Self:
         """Fill the weights as before training: matrices as `drawn`, biases 0, gains `initial_gain`."""
         generator = torch.Generator().manual_seed(seed)
-        for name, weight in self.named_parameters():
+        for name, weight in self.state_dict().items():
             if name.endswith("bias"):
                 weight.zero_()
             elif weight.dim() == 1:

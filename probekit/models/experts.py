@@ -56,6 +56,14 @@ class SparseMLP(nn.Module):
         """What multiplies each expert's output, 0 for those not chosen, [B, L, E]."""
         raise NotImplementedError
 
+    def ranking(self, logits: Tensor) -> Tensor:
+        """The numbers [..., E] whose largest decide which experts are chosen; -inf for those that cannot be."""
+        return logits
+
+    def group_margin(self, logits: Tensor) -> Tensor:
+        """How far the last group to be chosen is before the next, [...]; inf where no groups are chosen."""
+        return torch.full_like(logits[..., 0], torch.inf)
+
     def mixed(self, x_ND: Tensor, weights_NE: Tensor) -> Tensor:
         """The sum over experts of weight times output, [N, D]; each expert computes its own tokens at once."""
         mixed_ND = torch.zeros_like(x_ND, dtype=weights_NE.dtype)
@@ -84,7 +92,42 @@ class SparseAndShared(SparseMLP):
         return super().forward(x_BLD) + self.shared(x_BLD)
 
 
-class SigmoidSparse(SparseAndShared):
+class GroupedSparse(SparseAndShared):
+    """Experts are chosen in the best groups of neighbours alone; a subclass says what decides."""
+
+    def __init__(self, cfg: Any):
+        super().__init__(cfg)
+        self.n_active, self.factor = cfg.n_active_experts, cfg.routed_factor
+        self.n_groups, self.n_active_groups = cfg.n_groups, cfg.n_active_groups
+
+    def deciding(self, logits: Tensor) -> Tensor:
+        """The scores [..., E] that decide."""
+        raise NotImplementedError
+
+    def of_groups(self, scores_CS: Tensor) -> Tensor:
+        """A group's score, [..., C]."""
+        raise NotImplementedError
+
+    def chosen(self, logits: Tensor) -> Tensor:
+        """The experts of each token, [..., n_active]."""
+        return self.ranking(logits).topk(self.n_active, -1, sorted=False).indices
+
+    def ranking(self, logits: Tensor) -> Tensor:
+        scores_CS = self.deciding(logits).unflatten(-1, (self.n_groups, -1))
+        groups_C = self.of_groups(scores_CS)
+        best = groups_C.topk(self.n_active_groups, -1, sorted=False).indices
+        allowed_C = torch.zeros_like(groups_C, dtype=torch.bool).scatter(-1, best, True)
+        return scores_CS.masked_fill(~allowed_C[..., None], -torch.inf).flatten(-2)
+
+    def group_margin(self, logits: Tensor) -> Tensor:
+        groups_C = self.of_groups(self.deciding(logits).unflatten(-1, (self.n_groups, -1)))
+        if self.n_active_groups == self.n_groups:
+            return super().group_margin(logits)
+        last, following = groups_C.topk(self.n_active_groups + 1, -1).values[..., -2:].unbind(-1)
+        return last - following
+
+
+class SigmoidSparse(GroupedSparse):
     """Scores are sigmoids, and a correction of each expert's decides who is chosen (DeepSeek-AI 2024, "V3", 2.1.2).
 
     The best groups of experts by the sum of their two best corrected scores, and in these the best experts; what
@@ -95,39 +138,26 @@ class SigmoidSparse(SparseAndShared):
 
     def __init__(self, cfg: Any):
         super().__init__(cfg)
-        self.n_active, self.norm_top_k, self.factor = cfg.n_active_experts, cfg.norm_top_k, cfg.routed_factor
-        self.n_groups, self.n_active_groups = cfg.n_groups, cfg.n_active_groups
-        self.correction: Tensor
-        self.register_buffer("correction", torch.zeros(cfg.n_experts))
+        self.norm_top_k = cfg.norm_top_k
+        self.correction_bias: Tensor
+        self.register_buffer("correction_bias", torch.zeros(cfg.n_experts))
 
     def weights(self, logits_BLE: Tensor) -> Tensor:
-        scores_BLE = logits_BLE.sigmoid()
-        corrected_BLE = scores_BLE + self.correction.to(scores_BLE.device)
-        allowed_BLE = in_best_groups(corrected_BLE, self.n_groups, self.n_active_groups, sum_of_two_best)
-        corrected_BLE = corrected_BLE.masked_fill(~allowed_BLE, -torch.inf)
-        chosen = corrected_BLE.topk(self.n_active, -1, sorted=False).indices
+        scores_BLE, chosen = logits_BLE.sigmoid(), self.chosen(logits_BLE)
         largest = scores_BLE.gather(-1, chosen)
         if self.norm_top_k:
             largest = largest / (largest.sum(-1, keepdim=True) + LEAST)
         return torch.zeros_like(scores_BLE).scatter(-1, chosen, largest * self.factor)
 
+    def deciding(self, logits: Tensor) -> Tensor:
+        return logits.sigmoid() + self.correction_bias.to(logits.device)
+
+    def of_groups(self, scores_CS: Tensor) -> Tensor:
+        return scores_CS.topk(2, -1).values.sum(-1)
+
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> "SigmoidSparse":
-        kept = self.correction
+        kept = self.correction_bias
         super()._apply(fn, recurse)
-        if self.correction.dtype.itemsize < kept.dtype.itemsize:
-            self.correction = kept.to(self.correction.device)
+        if self.correction_bias.dtype.itemsize < kept.dtype.itemsize:
+            self.correction_bias = kept.to(self.correction_bias.device)
         return self
-
-
-def in_best_groups(scores_BLE: Tensor, n: int, n_best: int, score: Callable[[Tensor], Tensor]) -> Tensor:
-    """True for the experts of the `n_best` best of `n` groups of neighbours, [B, L, E]; `score` is that of a group."""
-    scores_BLCS = scores_BLE.unflatten(-1, (n, -1))
-    of_groups_BLC = score(scores_BLCS)
-    best = of_groups_BLC.topk(n_best, -1, sorted=False).indices
-    allowed_BLC = torch.zeros_like(of_groups_BLC, dtype=torch.bool).scatter(-1, best, True)
-    return allowed_BLC[..., None].expand_as(scores_BLCS).flatten(-2)
-
-
-def sum_of_two_best(scores_BLCS: Tensor) -> Tensor:
-    """The sum of a group's two best scores, [B, L, C]."""
-    return scores_BLCS.topk(2, -1).values.sum(-1)

@@ -5,7 +5,7 @@ Each family's file ends with one `Family`, called FAMILY; `families/__init__.py`
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -57,7 +57,6 @@ class HfModel(NamedTuple):
         model: name of the model class.
         points: short name -> where it is computed.
         options: more arguments for either class.
-        slots: state dict -> its tensors, or views of them, by their names in a file.
         first_position: the position id of a text's first token; 0 leaves positions to the model.
     """
 
@@ -65,7 +64,6 @@ class HfModel(NamedTuple):
     model: str
     points: Mapping[str, HfPoint]
     options: Mapping[str, Any] = MappingProxyType({})
-    slots: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]] = lambda state: state
     first_position: int = 0
 
 
@@ -81,6 +79,8 @@ class Family:
         modules: config -> our modules and single weights by their names in a Hugging Face file, with {} for the numbers
             of layer and expert. Several of our weights in one tensor lie in it one below the other. A name without {}
             for the expert is that of a tensor with those of all experts, [n_experts, ...].
+        fused: those whose names differ where the experts of a layer share tensors, as `transformers` 5 keeps them in
+            memory; published files have a tensor for each expert.
         hf_prefix: prefix of the names in the file of a model with a head; the file of a bare model lacks it.
         transposed: our modules whose weights are stored as [in, out].
         by_turns: our modules whose rows alternate in one tensor, in place of lying one below the other.
@@ -89,6 +89,7 @@ class Family:
         copies: config -> names of copies that a file may hold, besides that of a tied head -> the name of the original;
             None if the model does not use the tensor.
         hf_buffers: a regular expression for names in a file that are not weights.
+        hf_beyond: config -> the same for weights of layers that the model does not have.
         hf_renamed: another name of a weight, in old files or in `transformers` itself -> its name in `hf_names`.
         hf_parts: (config, names in a file) -> the config of what the file holds.
         loads: what people call the models that it loads, for tables: "Llama, Mistral, Qwen2".
@@ -104,18 +105,25 @@ class Family:
     hf_prefix: str
     transposed: Collection[str] = ()
     by_turns: Collection[str] = ()
+    fused: Mapping[str, str] = field(default_factory=dict)
     twin: Callable[[Any, Mapping[str, HfTensor]], HfModel | None] = lambda cfg, names: None
     copies: Callable[[Any], Mapping[str, str | None]] = lambda cfg: {}
     hf_buffers: str = "(?!)"
+    hf_beyond: Callable[[Any], str] = lambda cfg: "(?!)"
     hf_renamed: Callable[[str], str] = lambda name: name
     hf_parts: Callable[[Any, Collection[str]], Any] = lambda cfg, names: cfg
     loads: str = ""
     refused: str = ""
     hub_examples: tuple[str, ...] = ()
 
-    def hf_names(self, cfg: Any) -> dict[str, HfTensor]:
-        """Our name of every weight of the model with this config -> where a Hugging Face file holds it."""
-        modules = self.modules(cfg)
+    def hf_names(self, cfg: Any, given: Collection[str] = ()) -> dict[str, HfTensor]:
+        """Our name of every weight of the model with this config -> where a Hugging Face file holds it.
+
+        Args:
+            cfg: the config.
+            given: names of the file's tensors, which say whether its experts share them; without, it is as published.
+        """
+        modules = {**self.modules(cfg), **(self.fused if any(map(_FUSED.search, given)) else {})}
         with torch.device("meta"):
             weights = self.model(cfg).state_dict()
         names: dict[str, HfTensor] = {}
@@ -152,6 +160,7 @@ class Family:
         return self.twin(cfg, self.hf_names(cfg))
 
 
+_FUSED = re.compile(r"\.experts\.(gate_up_proj|down_proj)$")  # of all experts of a layer
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")  # of a layer or an expert, in a name
 
 
@@ -165,6 +174,11 @@ def parts_by_names(**starts: str | tuple[str, ...]) -> Callable[[Any, Collection
 def with_head_bias(cfg: Any, names: Collection[str]) -> Any:
     """The config for a file with these names: the head has a bias if config.json says so, or the file has one."""
     return replace(cfg, head_bias=cfg.head_bias or "lm_head.bias" in names)
+
+
+def beyond_last_layer(cfg: Any) -> str:
+    """The `hf_beyond` of a model whose files may hold more layers, which predict tokens after the next one."""
+    return rf"model\.layers\.(?!({'|'.join(map(str, range(cfg.n_layers)))})\.)\d+\..*"
 
 
 def module_input(args: tuple, _: Any) -> Tensor:
@@ -230,6 +244,8 @@ _INPUTS = {"attn.out": "z", "mlp.down": "mlp_post"}  # our module -> the point t
 _OUTPUTS = {  # our module -> the points that are its output
     **{each: (each,) for each in ("embed", "pos_embed", "token_type_embed", "ln_embed", "ln_final")},
     "head.ln": ("head_ln",),
+    "attn.q_latent": ("q_latent",),
+    "attn.kv_latent": ("kv_latent",),
     "attn.q": ("q",),
     "attn.k": ("k",),
     "attn.v": ("v",),

@@ -127,11 +127,9 @@ class RopeScaling:
             check_positive_number(getattr(self, field), f"rope scaling {self.kind}: {field}")
         for factor in (*self.short_factors, *self.long_factors):
             check_positive_number(factor, f"rope scaling {self.kind}: each short_factor and long_factor")
-        if self.high_freq_factor and self.low_freq_factor >= self.high_freq_factor:
-            raise DataError(
-                f"rope scaling {self.kind}: low_freq_factor {self.low_freq_factor} must be below "
-                f"high_freq_factor {self.high_freq_factor}"
-            )
+        low, high = self.low_freq_factor, self.high_freq_factor
+        if high and (low > high or (low == high and self.kind != "yarn")):  # Kimi K2's yarn has the same twice
+            raise DataError(f"rope scaling {self.kind}: low_freq_factor {low} must be below high_freq_factor {high}")
 
 
 def frequencies(d_head: int, theta: float, scaling: RopeScaling | None = None) -> Tensor:

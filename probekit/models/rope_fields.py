@@ -81,6 +81,11 @@ def rope_from_hf(
     return found | {"rope_scaling": None if kind == "default" else _scaling(kind, rope, hf, base)}
 
 
+def mscale_from_hf(hf: Mapping[str, Any]) -> float | None:
+    """YaRN's `mscale_all_dim`, by which some families scale attention scores; None for none."""
+    return _rope_fields(hf).get("mscale_all_dim") or None
+
+
 def rope_by_type_from_hf(
     hf: Mapping[str, Any],
     full: tuple[str | None, float],

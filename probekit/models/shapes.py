@@ -24,6 +24,10 @@ class StackShape:
         d_mlp: F.
         name: "" if there is one stack; else "encoder" or "decoder".
         gated: whether the MLP has a third product, a gate (SwiGLU).
+        d_value: width of each value; 0 for that of queries and keys.
+        q_rank: width of the latent that queries are made of; 0 for the stream itself.
+        kv_rank: width of the latent that keys and values are made of; 0 for the stream itself.
+        d_rope: width of the part of the keys that all heads share, and that is no part of the latent.
         rotary: whether queries and keys are rotated by position.
         qkv_bias: whether queries, keys and values have biases.
         out_bias: whether the attention's output projection has a bias.
@@ -40,6 +44,8 @@ class StackShape:
         n_dense_layers: how many blocks have an MLP of width d_dense_mlp and no experts.
         d_dense_mlp: its width.
         router_bias: whether the router has biases.
+        d_shared_mlp: the width of an expert beside the others that computes every token; 0 for none.
+        shared_gate: whether the router also gates that expert.
         sinks: whether each head has one more logit in its softmax.
         capped_scores: whether scores are capped before the softmax, so that the kernel cannot keep them to itself.
     """
@@ -52,6 +58,10 @@ class StackShape:
     d_mlp: int
     name: str = ""
     gated: bool = False
+    d_value: int = 0
+    q_rank: int = 0
+    kv_rank: int = 0
+    d_rope: int = 0
     rotary: bool = False
     qkv_bias: bool = True
     out_bias: bool = True
@@ -68,6 +78,8 @@ class StackShape:
     n_dense_layers: int = 0
     d_dense_mlp: int = 0
     router_bias: bool = False
+    d_shared_mlp: int = 0
+    shared_gate: bool = False
     sinks: bool = False
     capped_scores: bool = False
 
@@ -115,10 +127,11 @@ def equal_blocks(stack: StackShape) -> tuple[StackShape, ...]:
     """
     short, dense = stack.n_left_out, stack.n_dense_layers
     alike = replace(stack, n_layers=stack.n_layers - short - dense, n_left_out=0, n_dense_layers=0, d_dense_mlp=0)
+    no_experts = {"n_experts": 0, "n_active_experts": 0, "router_bias": False, "d_shared_mlp": 0, "shared_gate": False}
     parts = (
         replace(alike, n_layers=short, norms=stack.norms[1:]),
         alike,
-        replace(alike, n_layers=dense, d_mlp=stack.d_dense_mlp, n_experts=0, n_active_experts=0),
+        replace(alike, n_layers=dense, d_mlp=stack.d_dense_mlp, **no_experts),
     )
     return tuple(part for part in parts if part.n_layers)
 

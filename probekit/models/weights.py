@@ -27,7 +27,6 @@ from probekit.models.tokenizer_files import tokenizer_files
 
 ONE_FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 READABLE = ("F32", "F16", "BF16")
-FUSED_EXPERTS = re.compile(r"\.experts\.(gate_up_proj|down_proj)$")  # of all experts of a layer, in transformers 5
 MAX_LISTED = 1000  # names of one kind in an error
 SHARD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
@@ -157,6 +156,7 @@ def named_tensors(
         DataError: a weight is stored under two names.
     """
     heads = {name.split(".")[0] for name in family.modules(cfg).values() if not name.startswith(family.hf_prefix)}
+    unread = re.compile(f"{family.hf_buffers}|{family.hf_beyond(cfg)}")
     named: dict[str, TensorInFile] = {}
     for key, tensor in stored.items():
         name = family.hf_renamed(key)
@@ -164,7 +164,7 @@ def named_tensors(
             name = family.hf_prefix + name  # the file of a bare model
         if name in named:
             raise DataError(f"{str(folder)!a} holds {name!a} twice, as {named[name].key!a} and as {key!a}")
-        if not re.fullmatch(family.hf_buffers, name):
+        if not re.fullmatch(unread, name):
             named[name] = tensor
     return named
 
@@ -194,7 +194,7 @@ def load_weights(
         DataError: weights are missing, unexpected, misshapen or of an unreadable type (all are listed), or a copy of a
             tied weight differs from the original.
     """
-    names, ties = family.hf_names(model.cfg), family.hf_ties(model.cfg)
+    names, ties = family.hf_names(model.cfg, stored), family.hf_ties(model.cfg)
     stored = _with_originals(stored, ties)
     _check(model, folder, names, {name: tensor for name, tensor in stored.items() if name not in ties})
     for copy, original in ties.items():
@@ -209,19 +209,13 @@ def load_weights(
         for ours in several:
             part = _own_rows(whole, names[ours])
             home = device if isinstance(device, torch.device) else device(ours)
-            state[ours] = torch.empty(part.shape, device=home, dtype=dtype).copy_(part)  # the file may change later
+            kind = torch.float32 if ours.endswith(model.in_float32) else dtype
+            state[ours] = torch.empty(part.shape, device=home, dtype=kind).copy_(part)  # the file may change later
     model.load_state_dict(state, assign=True)
 
 
 def _check(model: nn.Module, folder: Path, names: Mapping[str, HfTensor], stored: Mapping[str, TensorInFile]) -> None:
     wanted = {name: tuple(tensor.shape) for name, tensor in as_stored(model.state_dict(), names)}
-    fused = (tensor.key for name, tensor in stored.items() if name not in wanted and FUSED_EXPERTS.search(name))
-    if fused := next(fused, None):
-        raise DataError(
-            f"{str(folder)!a} holds the experts of a layer in one tensor, {fused!a}; expected one for each expert, as "
-            "in published files. Load it with --via transformers, or save it from these without "
-            "save_original_format=False"
-        )
     missing = [f"{name} {list(shape)}" for name, shape in wanted.items() if name not in stored]
     unexpected = [tensor.key for name, tensor in stored.items() if name not in wanted]
     misshapen = [

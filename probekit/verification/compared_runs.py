@@ -5,7 +5,8 @@ runs of a text may choose other experts for such a token. From there on its acti
 those of the tokens that attend to it, so the text is compared up to this token only. A run that chooses by its own
 logits chooses otherwise than another only where some logits differ by at least half their distance. So the logits,
 which are compared with their own bound, say whether rounding explains a choice; one that they do not explain is
-compared, and fails.
+compared, and fails. Where a router corrects its scores, or chooses groups first, what it ranks takes the place of the
+logits; it is computed from the logits of either run, and is -inf outside of the groups.
 
 Axes: L tokens of one text, E experts.
 """
@@ -13,6 +14,7 @@ Axes: L tokens of one text, E experts.
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,21 +42,32 @@ class LeftOut:
 
 
 def chosen_by_rounding(
-    logits_LE: Tensor, weights_LE: Tensor, wanted_logits_LE: Tensor, wanted_weights_LE: Tensor, n_active: int
+    logits_LE: Tensor,
+    weights_LE: Tensor,
+    wanted_logits_LE: Tensor,
+    wanted_weights_LE: Tensor,
+    n_active: int,
+    margin_L: Tensor | None = None,
 ) -> Tensor:
     """The tokens whose experts two runs choose otherwise because their router's logits differ slightly, bool [L].
 
-    Of the experts that one run alone chooses, each must be as near to the choice as the logits' differences allow.
+    Of the experts that one run alone chooses, each must be as near to the choice as the logits' differences allow; or
+    groups of them must be, whose margin in the wanted run is given. The logits may be what the router ranks instead
+    (`SparseMLP.ranking`).
     """
     logits_LE, wanted_LE = logits_LE.cpu().double(), wanted_logits_LE.cpu().double()
     chosen_LE = wanted_weights_LE.cpu() > 0
     differs_LE = (weights_LE.cpu() > 0) != chosen_LE
     if n_active == wanted_LE.shape[-1]:
         return torch.zeros_like(differs_LE[:, 0])
-    slack_L1 = 2 * (logits_LE - wanted_LE).abs().amax(-1, keepdim=True) + ROUNDING
+    apart_LE = torch.where(logits_LE == wanted_LE, 0, (logits_LE - wanted_LE).abs())  # infinite in another group
+    slack_L1 = 2 * apart_LE.amax(-1, keepdim=True) + ROUNDING
     last_L1, next_L1 = wanted_LE.topk(n_active + 1).values[:, -2:].split(1, -1)
-    near_LE = torch.where(chosen_LE, wanted_LE <= next_L1 + slack_L1, wanted_LE >= last_L1 - slack_L1)
-    return differs_LE.any(-1) & (near_LE | ~differs_LE).all(-1)
+    near_LE = torch.where(chosen_LE, wanted_LE - next_L1 <= slack_L1, last_L1 - wanted_LE <= slack_L1)
+    near_L = (near_LE | ~differs_LE).all(-1)
+    if margin_L is not None:
+        near_L |= margin_L <= 2 * slack_L1[:, 0]  # a group's score may be the sum of two
+    return differs_LE.any(-1) & near_L
 
 
 class Errors:
@@ -120,6 +133,7 @@ class ComparedRuns:
 
     def __init__(self, check: str, model: LanguageModel, errors: Errors) -> None:
         self.check, self.errors = check, errors
+        self._model = model
         self._n_active: int = getattr(model.cfg, "n_active_experts", 0)
         self._order = {name: i for i, name in enumerate([*model.points, LOGITS])}
         self._logits: dict[int, Tensor] = {}  # text -> the router's logits in the layer that runs
@@ -141,7 +155,10 @@ class ComparedRuns:
             self._logits[text] = got
         elif point == ROUTED[1]:
             logits, weights = (wanted[other][first:] for other in (name.replace(ROUTED[1], ROUTED[0]), name))
-            found = chosen_by_rounding(self._logits.pop(text), got, logits, weights, self._n_active).nonzero()
+            router: Any = self._model.get_submodule(name.rpartition(".")[0])
+            mine, theirs = self._logits.pop(text).cpu().double(), logits.cpu().double()
+            ranked, margin = (router.ranking(mine), router.ranking(theirs)), router.group_margin(theirs)
+            found = chosen_by_rounding(ranked[0], got, ranked[1], weights, self._n_active, margin).nonzero()
             if len(found):
                 tokens = self._first.setdefault(text, {})
                 tokens[name] = min(first + int(found[0]), tokens.get(name, length))

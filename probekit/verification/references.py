@@ -222,9 +222,8 @@ def _with_weights(model: LanguageModel, family: Family, hf_model: HfModel, atten
     config = getattr(transformers, hf_model.config)(**model.cfg.to_hf(), **options)
     with torch.random.fork_rng(devices=[]):
         hf = getattr(transformers, hf_model.model)(config).to(model.dtype)
-    names = {family.hf_renamed(name): slot for name, slot in hf_model.slots(hf.state_dict()).items()}
-    slots = {name.removeprefix(family.hf_prefix): slot for name, slot in names.items()}
-    for name, tensor in as_stored(model.state_dict(), family.hf_names(model.cfg)):
+    slots = {family.hf_renamed(name).removeprefix(family.hf_prefix): slot for name, slot in hf.state_dict().items()}
+    for name, tensor in as_stored(model.state_dict(), family.hf_names(model.cfg, slots)):
         if (slot := slots.get(name.removeprefix(family.hf_prefix))) is not None:  # a bare class lacks the heads
             slot.copy_(tensor)
     return hf

@@ -162,6 +162,11 @@ LONG = tuple(1 + i for i in range(32))
              "beta_fast": 17.0, "mscale": 2.0, "mscale_all_dim": 0.5, "truncate": True},
         ),
         (
+            RopeScaling("yarn", 32.0, 1, 1, 4096, 1.0),  # as in Kimi K2
+            {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096, "beta_slow": 1.0,
+             "beta_fast": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0},
+        ),
+        (
             RopeScaling("yarn", 32.0, 1, 32, 4096, 0.1 * math.log(32) + 1, truncate=False),  # as in GPT-OSS
             {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096, "beta_slow": 1.0,
              "beta_fast": 32.0, "truncate": False},

@@ -39,9 +39,34 @@ def test_what_follows_from_a_near_tie_is_left_out_and_counted(tied):
     assert json.loads(json.dumps(found.as_dict()))["left_out"]["reference"] == {"tokens": left.tokens, "layer": 2}
 
 
+@pytest.mark.parametrize("name", ["glm-4.5", "deepseek-v2"])
+def test_near_ties_of_groups_are_left_out_too(name, monkeypatch):
+    """In the last layer the second of three groups is like the third but for rounding, and two are chosen."""
+    model = new_model(name)
+    with torch.no_grad():
+        mlp: Any = model.blocks[2].mlp
+        router = mlp.router.weight
+        noise = torch.randn(router[4:].shape, generator=torch.Generator().manual_seed(0))
+        router[4:] = router[2:4] * (1 + 1e-7 * noise)
+        if hasattr(mlp, "correction_bias"):
+            mlp.correction_bias.zero_()
+    found = pk.selftest(model)
+    assert found.passed, found
+    assert found.left_out["reference"].layer == 2
+    assert 0 < found.left_out["reference"].tokens < found.tokens
+    monkeypatch.setattr("probekit.verification.compared_runs.chosen_by_rounding", never)
+    failed = pk.selftest(model)
+    assert failed.first is not None
+    assert (failed.first.point, failed.first.layer) == ("expert_weights", 2)
+
+
+def never(logits: Tensor, *_: Any) -> Tensor:
+    return torch.zeros(len(logits), dtype=torch.bool)
+
+
 def test_without_that_a_right_model_would_fail(tied, monkeypatch):
     by_rounding = "probekit.verification.compared_runs.chosen_by_rounding"
-    monkeypatch.setattr(by_rounding, lambda logits, *_: torch.zeros(len(logits), dtype=torch.bool))
+    monkeypatch.setattr(by_rounding, never)
     found = pk.selftest(tied)
     assert found.first is not None
     assert (found.first.point, found.first.layer, found.first.check) == ("expert_weights", 2, "reference")

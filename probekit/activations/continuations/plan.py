@@ -20,6 +20,7 @@ from probekit.activations.plan.reading.select_tokens import check_characters
 from probekit.activations.plan.token_ids import Sequences, has_texts, tokenise_inputs
 from probekit.errors import UsageError
 from probekit.interventions import Edits, check_edits, record_of_edits
+from probekit.models.accounting import key_values
 from probekit.models.base import LanguageModel
 from probekit.models.families import has_shape, shape_of
 from probekit.models.generation import stop_ids
@@ -207,7 +208,7 @@ def _cache_bytes(model: LanguageModel) -> int:
     if not has_shape(model.cfg):  # a model of no family: as if no heads shared keys
         return 2 * model.cfg.n_layers * model.cfg.d_model * size
     parts = equal_blocks(shape_of(model.cfg).stacks[0])
-    return sum(2 * part.n_layers * part.n_kv_heads * part.d_head for part in parts) * size
+    return sum(part.n_layers * key_values(part) for part in parts) * size
 
 
 def _batches(rows: np.ndarray, lengths: np.ndarray, most_tokens: int, most_rows: int) -> list[np.ndarray]:

@@ -22,8 +22,10 @@ FILES: dict[str, tuple[str, ...]] = {
     "distilbert": ("distilbert",),
     "modernbert": ("modernbert",),
     "transformer": ("marian",),
-    "moe": ("mixtral", "qwen3_moe", "olmoe"),
+    "moe": ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe"),
     "gptoss": ("gpt_oss",),
+    "deepseek": ("deepseek_v3", "deepseek_v2", "kimi_k2"),
+    "glm": ("glm4_moe",),
 }
 """Modules of this package that end with a FAMILY, and its `model_types`; to add a family, add its file here."""
 

@@ -1,9 +1,11 @@
-"""Mixtures of experts, written by hand: Mixtral, Qwen3-MoE and OLMoE.
+"""Mixtures of experts, written by hand: Mixtral, Qwen2-MoE, Qwen3-MoE and OLMoE.
 
 A decoder like Llama in which a router gives each token a few of a layer's MLPs, the experts, whose weighted sum is the
 token's output (Jiang et al. 2024). Qwen3-MoE (Yang et al. 2025) normalises queries and keys head by head, and may have
 dense layers (one MLP, no router) among the sparse ones; OLMoE (Muennighoff et al. 2024) normalises all heads together,
-and may clip queries, keys and values. Sparse layers have the points `router_logits` and `expert_weights`; `mlp_pre`,
+and may clip queries, keys and values. Qwen2-MoE (Yang et al. 2024) has biases on queries, keys and values, and an
+expert beside the others that computes every token, times the sigmoid of a gate; it has no points, and `expert_weights`
+are of the others alone. Sparse layers have the points `router_logits` and `expert_weights`; `mlp_pre`,
 `mlp_pre_linear` and `mlp_post` exist in dense layers alone, as each token has its own experts. Every point has its name
 in TransformerLens; its axes are given where it is made. Exact against `transformers`; the translation of its files is
 at the end.
@@ -57,16 +59,18 @@ from probekit.models.config_fields import (
     written_fields,
 )
 from probekit.models.decoder import LLAMA_BUFFERS, LLAMA_NAMES, PRE_NORM, DecoderOnly
-from probekit.models.experts import SparseMLP, experts_of
+from probekit.models.experts import Expert, SparseMLP, experts_of
 from probekit.models.families.llama import Attention, NormedAttention
 from probekit.models.family import Family, HfModel, HfTensor, decoder_twin, module_output, points_inside, weight_points
-from probekit.models.layers import ACTIVATIONS, Embedding, Mask, RMSNorm, SwiGLU, at_read
+from probekit.models.layers import ACTIVATIONS, Embedding, Linear, Mask, RMSNorm, SwiGLU, at_read
 from probekit.models.positional import RopeScaling, Rotary
 from probekit.models.rope_fields import rope_from_hf, rope_to_hf
 from probekit.models.shapes import ModelShape, decoder_shape, stack_shape
 
 # model_type -> how class names of transformers begin
-CLASSES = {"mixtral": "Mixtral", "qwen3_moe": "Qwen3Moe", "olmoe": "Olmoe"}
+CLASSES = {"mixtral": "Mixtral", "qwen2_moe": "Qwen2Moe", "qwen3_moe": "Qwen3Moe", "olmoe": "Olmoe"}
+
+QWEN = ("qwen2_moe", "qwen3_moe")
 
 # Kimi K2 has 23,040. Each has matrices of its own, so a damaged file with more would hang before it is checked.
 MOST_EXPERTS = 1 << 16
@@ -74,7 +78,7 @@ MOST_EXPERTS = 1 << 16
 
 @dataclass(frozen=True)
 class MoeConfig:
-    """The sizes and options of a Mixtral, Qwen3-MoE or OLMoE; the defaults are those of Mixtral 8x7B.
+    """The sizes and options of a Mixtral, Qwen2-MoE, Qwen3-MoE or OLMoE; the defaults are those of Mixtral 8x7B.
 
     Attributes:
         n_kv_heads: heads of keys and values; each serves n_heads / n_kv_heads heads of queries.
@@ -84,8 +88,10 @@ class MoeConfig:
         norm_top_k: whether the weights of a token's experts are divided by their sum.
         dense_layers: layers with one MLP instead of experts.
         d_dense_mlp: the width of that MLP.
+        d_shared_mlp: the width of the expert that computes every token, in Qwen2-MoE.
         rope_scaling: how rotations are stretched to a longer context; None for no stretching.
-        attention_bias: whether queries, keys, values and the attention's output projection have biases.
+        attention_bias: whether queries, keys, values and the attention's output projection have biases; in Qwen2-MoE
+            not the latter.
         clip_qkv: queries, keys (after their norms) and values are cut to this size; None for no limit.
         sliding_window: how many tokens a token sees, itself included; None for all before it.
         init_std: standard deviation of normal initial weights.
@@ -98,21 +104,29 @@ class MoeConfig:
     d_head: int = size(128, hf="head_dim")
     d_mlp: int = size(
         14336,
-        hf={"mixtral": "intermediate_size", "qwen3_moe": "moe_intermediate_size", "olmoe": "intermediate_size"},
+        hf={
+            "mixtral": "intermediate_size",
+            "qwen2_moe": "moe_intermediate_size",
+            "qwen3_moe": "moe_intermediate_size",
+            "olmoe": "intermediate_size",
+        },
     )
     n_layers: int = size(32, hf="num_hidden_layers")
     n_ctx: int = size(32768, hf="max_position_embeddings")
     d_vocab: int = size(32000, hf="vocab_size")
-    n_experts: int = size(8, hf={"mixtral": "num_local_experts", "qwen3_moe": "num_experts", "olmoe": "num_experts"})
+    n_experts: int = size(8, hf=dict.fromkeys(CLASSES, "num_experts") | {"mixtral": "num_local_experts"})
     n_active_experts: int = size(2, hf="num_experts_per_tok")
-    norm_top_k: bool = flag(True, hf={"qwen3_moe": "norm_topk_prob", "olmoe": "norm_topk_prob"})
-    dense_layers: tuple[int, ...] = unchecked((), hf={"qwen3_moe": "mlp_only_layers"})
-    d_dense_mlp: int | None = size(None, hf={"qwen3_moe": "intermediate_size"}, optional=True)
+    norm_top_k: bool = flag(True, hf=dict.fromkeys(("qwen2_moe", "qwen3_moe", "olmoe"), "norm_topk_prob"))
+    dense_layers: tuple[int, ...] = unchecked((), hf=dict.fromkeys(QWEN, "mlp_only_layers"))
+    d_dense_mlp: int | None = size(None, hf=dict.fromkeys(QWEN, "intermediate_size"), optional=True)
+    d_shared_mlp: int | None = size(None, hf={"qwen2_moe": "shared_expert_intermediate_size"}, optional=True)
     activation: str = one_of("silu", ACTIVATIONS, hf="hidden_act")
     norm_eps: float = real(1e-5, hf="rms_norm_eps")
     rope_theta: float = real(1000000.0)
     rope_scaling: RopeScaling | None = None
-    attention_bias: bool = flag(False, hf={"qwen3_moe": "attention_bias", "olmoe": "attention_bias"})
+    attention_bias: bool = flag(
+        False, hf={"qwen2_moe": "qkv_bias", "qwen3_moe": "attention_bias", "olmoe": "attention_bias"}
+    )
     clip_qkv: float | None = real(None, hf={"olmoe": "clip_qkv"}, optional=True)
     sliding_window: int | None = size(None, optional=True)
     tie_embeddings: bool = flag(False, hf="tie_word_embeddings")
@@ -132,6 +146,8 @@ class MoeConfig:
                 raise DataError(f"{name('dense_layers')} must lie in 0..{self.n_layers - 1}; got {layer!a:.60}")
         if self.dense_layers:
             check_dimension("d_dense_mlp", self.d_dense_mlp, name("d_dense_mlp"))
+        if self.model_type == "qwen2_moe":
+            check_dimension("d_shared_mlp", self.d_shared_mlp, name("d_shared_mlp"))
 
     @property
     def qkv_bias(self) -> bool:
@@ -141,7 +157,7 @@ class MoeConfig:
     @property
     def out_bias(self) -> bool:
         """Whether the attention's output projection has a bias."""
-        return self.attention_bias
+        return self.attention_bias and self.model_type != "qwen2_moe"
 
     @classmethod
     def from_hf(cls, hf: Mapping[str, Any]) -> Self:
@@ -158,7 +174,7 @@ class MoeConfig:
         given = read_fields(cls, hf, required, model_type)
         fields: dict[str, Any] = _DEFAULTS[model_type] | {"norm_top_k": model_type == "mixtral"} | given | rope
         fields |= _heads(hf, given, model_type) | _window(hf, model_type)
-        if model_type == "qwen3_moe":
+        if model_type in QWEN:
             fields["dense_layers"] = _dense_layers(hf)
         return cls(**fields, model_type=model_type)
 
@@ -167,7 +183,7 @@ class MoeConfig:
         fields = written_fields(self)
         if self.model_type == "mixtral":
             fields["sliding_window"] = self.sliding_window
-        if self.model_type == "qwen3_moe":
+        if self.model_type in QWEN:
             fields |= {"use_sliding_window": self.sliding_window is not None, "sliding_window": self.sliding_window}
             fields["decoder_sparse_step"] = 1
             if self.d_dense_mlp is None:
@@ -221,7 +237,12 @@ class WideNormAttention(Attention):
         return x if self.limit is None else x.clamp(-self.limit, self.limit)
 
 
-ATTENTION: dict[str, Any] = {"mixtral": Attention, "qwen3_moe": NormedAttention, "olmoe": WideNormAttention}
+ATTENTION: dict[str, Any] = {
+    "mixtral": Attention,
+    "qwen2_moe": Attention,
+    "qwen3_moe": NormedAttention,
+    "olmoe": WideNormAttention,
+}
 
 
 class SoftmaxSparse(SparseMLP):
@@ -238,6 +259,19 @@ class SoftmaxSparse(SparseMLP):
         if self.norm_top_k:
             largest = largest / largest.sum(-1, keepdim=True)
         return torch.zeros_like(shares_BLE).scatter(-1, chosen, largest)
+
+
+class SoftmaxAndShared(SoftmaxSparse):
+    """The same, and an expert that computes every token, times the sigmoid of a gate (Qwen2-MoE)."""
+
+    def __init__(self, cfg: MoeConfig):
+        super().__init__(cfg)
+        assert cfg.d_shared_mlp is not None, "the config checks it"
+        self.shared = Expert(cfg.d_model, cfg.d_shared_mlp, cfg.activation)
+        self.shared_gate = Linear(cfg.d_model, 1, bias=False)
+
+    def forward(self, x_BLD: Tensor) -> Tensor:
+        return super().forward(x_BLD) + self.shared_gate(x_BLD).sigmoid() * self.shared(x_BLD)
 
 
 class Block(nn.Module):
@@ -290,7 +324,7 @@ class Moe(DecoderOnly):
         """The block of a layer, dense or sparse."""
         attn = ATTENTION[cfg.model_type](cfg)
         if layer not in cfg.dense_layers:
-            return Block(cfg, attn, SoftmaxSparse(cfg))
+            return Block(cfg, attn, (SoftmaxSparse if cfg.d_shared_mlp is None else SoftmaxAndShared)(cfg))
         assert cfg.d_dense_mlp is not None, "the config checks it"
         return Block(cfg, attn, SwiGLU(cfg.d_model, cfg.d_dense_mlp, False, cfg.activation))
 
@@ -303,24 +337,35 @@ class Moe(DecoderOnly):
         return self.cfg.d_dense_mlp if axis == "F" else super().size_of(axis, short)
 
 
-# Translation from and to Hugging Face. A file holds each expert's matrices as tensors of their own; in memory,
-# transformers 5 keeps those of a layer in two tensors.
+# Translation from and to Hugging Face. A published file holds each expert's matrices as tensors of their own; in
+# memory, and in files that it does not write back as published, transformers 5 keeps those of a layer in two tensors.
 
 _DEFAULTS = {  # of transformers, for fields that a file lacks
-    "mixtral": {"norm_eps": 1e-5, "bos_token_id": 1, "eos_token_id": 2},
-    "qwen3_moe": {"norm_eps": 1e-6, "bos_token_id": None, "eos_token_id": None},
-    "olmoe": {"norm_eps": 1e-5, "bos_token_id": None, "eos_token_id": 50279},
+    "mixtral": {"norm_eps": 1e-5, "bos_token_id": 1, "eos_token_id": 2, "n_active_experts": 2},
+    "qwen2_moe": {
+        "norm_eps": 1e-6,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "attention_bias": True,
+        "d_shared_mlp": 5632,
+        "n_active_experts": 4,
+    },
+    "qwen3_moe": {"norm_eps": 1e-6, "bos_token_id": None, "eos_token_id": None, "n_active_experts": 8},
+    "olmoe": {"norm_eps": 1e-5, "bos_token_id": None, "eos_token_id": 50279, "n_active_experts": 8},
 }
+_NOT_SHARED = {"shared_expert_intermediate_size": None}
 _REQUIRED: dict[str, dict[str, Any]] = {  # fields that change the arithmetic, and their only value that is implemented
-    "mixtral": {"attention_bias": False, "norm_topk_prob": True, "clip_qkv": None},
-    "qwen3_moe": {"clip_qkv": None},
-    "olmoe": {"sliding_window": None},
+    "mixtral": {"attention_bias": False, "norm_topk_prob": True, "clip_qkv": None} | _NOT_SHARED,
+    # with a window transformers gives one to every other layer below max_window_layers; no published model has any
+    "qwen2_moe": {"use_sliding_window": False, "clip_qkv": None, "attention_bias": False},
+    "qwen3_moe": {"clip_qkv": None} | _NOT_SHARED,
+    "olmoe": {"sliding_window": None} | _NOT_SHARED,
 }
-_REQUIRED_OF_ALL = CAUSAL | {"mlp_bias": False, "shared_expert_intermediate_size": None}
+_REQUIRED_OF_ALL = CAUSAL | {"mlp_bias": False}
 
 
 def _with_one_name_of_experts(hf: Mapping[str, Any], model_type: str) -> dict[str, Any]:
-    """The fields with the number of experts as the Hub's files name it; transformers 5 writes Qwen3-MoE's otherwise."""
+    """The fields with the number of experts as the Hub's files name it; transformers 5 writes some types' otherwise."""
     ours, other = "num_experts", "num_local_experts"
     if model_type == "mixtral":
         ours, other = other, ours
@@ -344,7 +389,7 @@ def _heads(hf: Mapping[str, Any], given: Mapping[str, Any], model_type: str) -> 
 def _window(hf: Mapping[str, Any], model_type: str) -> dict[str, Any]:
     """The window of all layers; Qwen3-MoE's is off without use_sliding_window, and `max_window_layers` is not read."""
     window = hf.get("sliding_window")
-    if model_type == "qwen3_moe":
+    if model_type in QWEN:
         is_on = hf.get("use_sliding_window", False)
         check_flag(is_on, "use_sliding_window")
         window = hf.get("sliding_window", 4096) if is_on else None
@@ -371,8 +416,20 @@ def modules(cfg: MoeConfig) -> dict[str, str]:
     """Our modules by their names in a Hugging Face file."""
     mlp, names = ("block_sparse_moe", _MIXTRAL_MLP) if cfg.model_type == "mixtral" else ("mlp", _MLP)
     sparse = {"blocks.{}.mlp.router": f"model.layers.{{}}.{mlp}.gate"}
+    sparse |= {f"blocks.{{}}.mlp.shared.{x}": f"model.layers.{{}}.mlp.shared_expert.{name}" for x, name in _MLP.items()}
+    sparse |= {"blocks.{}.mlp.shared_gate": "model.layers.{}.mlp.shared_expert_gate"}
     sparse |= {f"blocks.{{}}.mlp.experts.{{}}.{x}": f"model.layers.{{}}.{mlp}.experts.{{}}.{names[x]}" for x in names}
     return LLAMA_NAMES | sparse
+
+
+_EXPERT, _ALL = "blocks.{}.mlp.experts.{}", "model.layers.{}.mlp.experts"
+FUSED = {
+    f"{_EXPERT}.gate.weight": f"{_ALL}.gate_up_proj",
+    f"{_EXPERT}.up.weight": f"{_ALL}.gate_up_proj",
+    f"{_EXPERT}.down.weight": f"{_ALL}.down_proj",
+    "blocks.{}.mlp.router": "model.layers.{}.mlp.gate",
+}
+"""Where the experts of a layer share tensors, in this family and in those that take its experts."""
 
 
 def shape(cfg: MoeConfig) -> ModelShape:
@@ -382,35 +439,18 @@ def shape(cfg: MoeConfig) -> ModelShape:
         gated=True,
         rotary=True,
         qkv_bias=cfg.attention_bias,
-        out_bias=cfg.attention_bias,
+        out_bias=cfg.out_bias,
         mlp_bias=False,
         norm_shift=False,
-        qk_norm={"mixtral": "", "qwen3_moe": "K", "olmoe": "HK"}[cfg.model_type],
+        qk_norm={"qwen3_moe": "K", "olmoe": "HK"}.get(cfg.model_type, ""),
         n_experts=cfg.n_experts,
         n_active_experts=cfg.n_active_experts,
         n_dense_layers=len(cfg.dense_layers),
         d_dense_mlp=cfg.d_dense_mlp if cfg.dense_layers else 0,
+        d_shared_mlp=cfg.d_shared_mlp or 0,
+        shared_gate=cfg.d_shared_mlp is not None,
     )
     return decoder_shape(cfg.model_type, stack, cfg.d_vocab, cfg.n_ctx, cfg.tie_embeddings)
-
-
-def slots(model_type: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of transformers' model in memory by their names in a file; each expert's are views."""
-    names = _MIXTRAL_MLP if model_type == "mixtral" else _MLP
-    found: dict[str, Tensor] = {}
-    for name, weight in state.items():
-        if model_type == "mixtral":
-            name = name.replace(".mlp.", ".block_sparse_moe.")
-        stem, is_experts, matrix = name.rpartition(".experts.")
-        if not is_experts:
-            found[name] = weight
-            continue
-        for i, expert in enumerate(weight):
-            parts = (
-                {"down": expert} if matrix == "down_proj" else dict(zip(("gate", "up"), expert.chunk(2), strict=True))
-            )
-            found |= {f"{stem}.experts.{i}.{names[part]}.weight": matrix for part, matrix in parts.items()}
-    return found
 
 
 def _router_logits(_: tuple, routed: Any) -> Tensor:
@@ -443,7 +483,7 @@ def twin(cfg: MoeConfig, names: Mapping[str, HfTensor]) -> HfModel:
         points["v"] = points["v"]._replace(take=lambda _, output: output.clamp(-limit, limit))
     eager = {"experts_implementation": "eager"}  # as its grouped product of all experts does not take float64
     found = decoder_twin(CLASSES[cfg.model_type], points)
-    return found._replace(options=eager, slots=partial(slots, cfg.model_type))
+    return found._replace(options=eager)
 
 
 FAMILY = Family(
@@ -452,10 +492,16 @@ FAMILY = Family(
     model=Moe,
     shape=shape,
     modules=modules,
+    fused=FUSED,
     hf_prefix="model.",
     twin=twin,
     hf_buffers=LLAMA_BUFFERS,
-    loads="Mixtral, Qwen3-MoE, OLMoE",
-    refused="shared experts",
-    hub_examples=("mistralai/Mixtral-8x7B-v0.1", "Qwen/Qwen3-30B-A3B", "allenai/OLMoE-1B-7B-0924"),
+    loads="Mixtral, Qwen2-MoE, Qwen3-MoE, OLMoE",
+    refused="windows in Qwen2-MoE, shared experts in the others",
+    hub_examples=(
+        "mistralai/Mixtral-8x7B-v0.1",
+        "Qwen/Qwen1.5-MoE-A2.7B",
+        "Qwen/Qwen3-30B-A3B",
+        "allenai/OLMoE-1B-7B-0924",
+    ),
 )

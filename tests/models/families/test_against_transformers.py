@@ -18,14 +18,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch.nn.functional import cross_entropy
-from transformers_twins import error, hf_config, logits_of, make_twins, tokens_for, twins, weights_of
+from transformers_twins import error, hf_config, logits_of, make_twins, our_weights, tokens_for, twins
 
 from probekit.errors import DataError, UsageError
 from probekit.models.accounting import parameters
 from probekit.models.families import FILES, families, family_of, shape_of
 from probekit.models.family import LOGITS
 from probekit.models.load import load_model
-from probekit.models.weights import our_part, save_hf
+from probekit.models.weights import save_hf
 from probekit.points import Place
 
 
@@ -91,9 +91,9 @@ def test_gradients_equal_those_of_transformers(name):
     mine = dict(model.named_parameters())
     grads = dict(zip(mine, torch.autograd.grad(loss, list(mine.values()), allow_unused=True), strict=True))
     theirs = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in oracle.named_parameters()}
-    theirs = weights_of(family, family.hf_model(model.cfg), theirs)
-    for ours, there in family.hf_names(model.cfg).items():
-        wanted = our_part(theirs[there.name], there)
+    theirs = our_weights(family, model.cfg, theirs)
+    for ours in mine:
+        wanted = theirs[ours]
         if grads[ours] is None:  # an expert without a token, or a head that gives no logits
             assert not wanted.any(), ours
         elif not (ours == "token_type_embed.weight" or wanted.abs().max() < 1e-7):  # keys' biases move no pattern

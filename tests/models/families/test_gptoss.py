@@ -100,17 +100,17 @@ def test_the_kernel_and_the_steps_give_the_softmax_beside_a_sink(dtype, masked, 
     scores = scores.masked_fill(~allowed[:, None], -torch.inf)
     rows = torch.cat([scores, sinks[:, None, None].expand(2, 6, 9, 1)], -1).softmax(-1)[..., :-1]
     wanted = torch.einsum("bhlm,bmhk->blhk", rows, v.repeat_interleave(3, 2))
-    given: Any = tuple(x.to(dtype) for x in (q, k, v))
+    q, k, v = (x.to(dtype) for x in (q, k, v))
     mask: Any = allowed if masked else "causal"
     monkeypatch.setattr("probekit.models.families.gptoss.SCORES", 2 * 6 * 9 * 2)
     assert kernel_gives_sums()
     with torch.no_grad():
         for attended in (attended_by_kernel, attended_in_parts):
-            found = attended(*given, mask, sinks.to(dtype))
+            found = attended(q, k, v, mask, sinks.to(dtype))
             assert found.dtype == dtype
             assert error(found.float(), wanted) <= (1e-5 if dtype == torch.float32 else 2e-2)
-        far_below = attended_by_kernel(*given, mask, torch.full((6,), -1e4))
-        torch.testing.assert_close(far_below, attention(*given, mask), rtol=1e-2, atol=1e-5)
+        far_below = attended_by_kernel(q, k, v, mask, torch.full((6,), -1e4))
+        torch.testing.assert_close(far_below, attention(q, k, v, mask), rtol=1e-2, atol=1e-5)
 
 
 def test_what_computes_without_hooks_is_the_same_with_gradients_and_without():
