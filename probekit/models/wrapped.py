@@ -553,7 +553,7 @@ def _shaped(
         short = base_name(Place.of(full).point)
         wanted = AXES.get(short, "B L D")
         fits = len(given) == 1 and isinstance(given[0], Tensor) and _fits(given[0], wanted, len(ids))
-        fits &= short not in STREAM or given[0].shape[-1] == sizes.get("D", given[0].shape[-1])
+        fits = fits and (short not in STREAM or given[0].shape[-1] == sizes.get("D", given[0].shape[-1]))
         if not fits and strict:
             what = f"{list(given[0].shape)}" if len(given) == 1 and isinstance(given[0], Tensor) else "no tensor"
             how = f"is reached {len(given)} times in a forward" if len(given) != 1 else f"is {what}"
