@@ -78,6 +78,17 @@ PACKAGINGS = {
         {"layer_types": _HYBRID, "shared_expert_intermediate_size": 24, **_DELTA, **_EXPERTS},
         _QWEN | {"hidden_size": 16},
     ),
+    "glm4v_moe": Packaging(
+        "Glm4vMoe",
+        {
+            "rope_parameters": _MROPE | {"mrope_section": [1, 1, 0]},
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24,
+        },
+        _QWEN | {"hidden_size": 16},
+        "Glm",
+    ),
     "glm4v": Packaging("Glm4v", {"rope_parameters": _MROPE}, _QWEN | {"hidden_size": 16}),
 }
 

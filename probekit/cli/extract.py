@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from probekit.tasks import Task
 
 MODEL = (
-    "A Hub name such as gpt2, a local folder, agreement-gpt2, or a world's model, which is trained on first use: "
-    f"{', '.join(worlds.MODELS)}."
+    "A Hub name such as gpt2, a local folder, agreement-gpt2, a function of your own (module.py:make_model), or a "
+    f"world's model, which is trained on first use: {', '.join(worlds.MODELS)}."
 )
 DATASET = (
     f"sst2, {', '.join(worlds.TASKS)}, a Hub name, a file or folder of CSV, TSV, JSONL, Parquet or CoNLL-U, or - for "

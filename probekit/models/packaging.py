@@ -17,7 +17,7 @@ from probekit.text import listed
 # prompt see those after it, or change the text model in other ways.
 PACKAGED = (
     "aria", "deepseek_vl", "deepseek_vl_hybrid", "exaone4_5", "fuyu", "gemma3", "gemma3n", "gemma4", "glm46v",
-    "glm4v", "glmasr", "got_ocr2", "granite_docling", "granite_speech", "granite_speech_plus",
+    "glm4v", "glm4v_moe", "glmasr", "got_ocr2", "granite_docling", "granite_speech", "granite_speech_plus",
     "hyperclovax_vision_v2", "idefics2", "idefics3", "internvl", "janus", "kimi_k25", "lfm2_vl", "lighton_ocr",
     "llama4", "llava", "llava_next", "llava_next_video", "llava_onevision", "mistral3",
     "moss_transcribe_diarize", "muse_glimmer", "nemotron_h_omni", "omniasr", "ovis2", "pp_chart2table",

@@ -31,7 +31,12 @@ FILES: dict[str, tuple[str, ...]] = {
 
 
 # Text models of packaged ones whose rotations take a place in time, height and width: on text the three are equal.
-SAME_ON_TEXT = {"qwen2_vl_text": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3"}
+SAME_ON_TEXT = {
+    "qwen2_vl_text": "qwen2",
+    "qwen2_5_vl_text": "qwen2",
+    "qwen3_vl_text": "qwen3",
+    "glm4v_moe_text": "glm4_moe",
+}
 
 
 def model_types() -> list[str]:
