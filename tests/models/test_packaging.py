@@ -79,7 +79,7 @@ def test_the_manifest_says_what_was_left_out_and_loads_the_model_again(tmp_path:
     )
     store = pk.extract(model, task, points="resid_pre", out=tmp_path / "store")
     assert pk.load_activations(tmp_path / "store").meta["left_out"] == store.meta["left_out"] == "vision_config"
-    assert load_model(**model.source).fingerprint() == model.fingerprint()
+    assert load_model(model.source["name_or_path"]).fingerprint() == model.fingerprint()
 
 
 TEXT = {"model_type": "mistral", "hidden_size": 8, "num_hidden_layers": 2}

@@ -120,8 +120,10 @@ def test_an_edit_and_generation_are_those_of_the_module_itself() -> None:
 def test_extraction_probes_and_a_causal_curve() -> None:
     model = pk.wrap(Toy(), POINTS)
     draw = torch.Generator().manual_seed(0)
-    texts = [torch.randint(50, (n,), generator=draw).tolist() for n in torch.randint(3, 9, (240,), generator=draw)]
-    task = pk.Task("parity", texts, labels=[ids[-1] % 2 for ids in texts], label_names=["even", "odd"])
+    lengths = torch.randint(3, 9, (240,), generator=draw).tolist()
+    texts = [torch.randint(50, (n,), generator=draw).tolist() for n in lengths]
+    labels: Any = {"labels": [ids[-1] % 2 for ids in texts], "label_names": ["even", "odd"]}
+    task = pk.Task("parity", texts, **labels)
     acts = pk.extract(model, task, points=["resid_pre", "mlp_out"])
     assert acts.meta["family"] == "WrappedModule"
     probes = pk.train_probes(acts, point="resid_pre", C=1.0, baselines=False)
