@@ -2,7 +2,8 @@
 
 `resid_pre.i` is what block i reads and `resid_post.i` what it returns (in post-norm blocks after their last norm), so
 `resid_post.i = resid_pre.{i+1}` always holds. With pre-norm blocks `resid_pre + attn_out + mlp_out = resid_post`.
-`resid_mid` is computed as `resid_pre + attn_out`, and a replacement of it goes through `attn_out`.
+`resid_mid` is computed as `resid_pre + attn_out`, and a replacement of it goes through `attn_out`. Where some layer has
+no attention, every layer has `mixer_out`, which is `attn_out` in those that have.
 
 Axes: B batch, L query position, M key position, D d_model, V vocab.
 """
@@ -28,6 +29,12 @@ from probekit.models.layers import causal_mask, in_window
 
 CACHES = ("past_key_values", "cache_params")  # fields of the output; and arguments, "cache" since transformers 5.24
 WHY_NO_SUBLAYER = "no module of this class was proved to add it to the stream; take resid_pre or resid_post"
+NO_MIDDLE = (
+    "no module reads a stream between its sublayers, so that resid_pre + attn_out + mlp_out = resid_post; "
+    "take resid_pre, attn_out, mlp_out or resid_post"
+)
+NO_ATTENTION = "no layer has attention; take mixer_out"
+ONE_SUBLAYER = "a block has one sublayer, so that resid_pre + its output = resid_post; take resid_pre or resid_post"
 WHY_NOT_HERE = "the adapter has the residual stream's points alone; take resid_pre or resid_post"
 
 
@@ -56,14 +63,15 @@ class _Stopped(Exception):
 
 
 class BlockPoints(nn.Module):
-    """The points of one block."""
+    """The points of one block, of a model in which all blocks have attention or not."""
 
-    def __init__(self, proved: Sublayers):
+    def __init__(self, proved: Sublayers, all_attend: bool):
         super().__init__()
         self.hook_resid_pre = HookPoint("B L D")
-        self.hook_attn_out = HookPoint("B L D") if proved.attn_out else None
-        self.hook_resid_mid = HookPoint("B L D") if proved.attn_out and proved.has_mid else None
-        self.hook_mlp_out = HookPoint("B L D") if proved.mlp_out else None
+        self.hook_attn_out = HookPoint("B L D") if proved.mixer and proved.attention else None
+        self.hook_mixer_out = HookPoint("B L D") if proved.mixer and not all_attend else None
+        self.hook_resid_mid = HookPoint("B L D") if proved.has_mid else None
+        self.hook_mlp_out = HookPoint("B L D") if proved.mlp else None
         self.hook_resid_post = HookPoint("B L D")
 
 
@@ -97,7 +105,7 @@ class AdaptedModel(LanguageModel):
         base = hf.base_model
         width = getattr(base.get_submodule(layout.embed), "embedding_dim", cfg.d_model)
         self.hook_embed = HookPoint("B L D" if width == cfg.d_model else f"B L {width}")
-        self.blocks = nn.ModuleList(BlockPoints(proved) for proved in layout.sublayers)
+        self.blocks = nn.ModuleList(BlockPoints(proved, layout.all_attend) for proved in layout.sublayers)
         self.ln_final = NormPoint() if layout.ln_final else None
         self.hf = hf
         self.absent = _absent(layout)
@@ -308,11 +316,11 @@ class AdaptedModel(LanguageModel):
             block.register_forward_pre_hook(self._before(path), with_kwargs=True)
             block.register_forward_hook(self._after(path))
             proved = self.layout.sublayers[layers[0]]
-            if proved.attn_out:
-                block.get_submodule(proved.attn_out).register_forward_hook(self._attention(path, proved.scale))
-            if proved.mlp_out:
-                at = self._at(lambda path=path: self._block(path).hook_mlp_out, proved.scale)
-                block.get_submodule(proved.mlp_out).register_forward_hook(at)
+            if proved.mixer:
+                block.get_submodule(proved.mixer).register_forward_hook(self._mixer(path, proved.mixer_scale))
+            if proved.mlp:
+                at = self._at(lambda path=path: self._block(path).hook_mlp_out, proved.mlp_scale)
+                block.get_submodule(proved.mlp).register_forward_hook(at)
 
     def _layer(self, path: str) -> int:
         return self._layers_at[path][self._calls.get(path, 0) % len(self._layers_at[path])]
@@ -365,13 +373,15 @@ class AdaptedModel(LanguageModel):
         shown = _passed(point, shown) if scale == 1 else point(shown * scale) / scale  # the product is a copy
         return shown.reshape(x.shape)
 
-    def _attention(self, path: str, scale: float) -> Any:
+    def _mixer(self, path: str, scale: float) -> Any:
         def hook(_: nn.Module, args: tuple, output: Any) -> Any:
             block = self._block(path)
-            out, middle = cast(HookPoint, block.hook_attn_out), block.hook_resid_mid
-            if not out.hooked and not self._needs_resid(path):
+            points = [one for one in (block.hook_attn_out, block.hook_mixer_out) if one is not None and one.hooked]
+            if not points and not self._needs_resid(path):
                 return None
-            added = self._sublayer(out, first_of(output), scale)
+            added, middle = first_of(output), block.hook_resid_mid
+            for point in points:
+                added = self._sublayer(point, added, scale)
             if middle is not None and middle.hooked:
                 resid = cast(Tensor, self._resid)
                 mid = resid + added.reshape(resid.shape) * scale
@@ -492,10 +502,15 @@ def _absent(layout: ModuleLayout) -> Mapping[str, str]:
         "pos_embed",
     )
     absent: dict[str, str] = dict.fromkeys(inner, WHY_NOT_HERE)
-    names = {"attn_out": "attn_out", "mlp_out": "mlp_out", "resid_mid": "has_mid"}
-    for short, proved in names.items():
-        if not all(getattr(one, proved) for one in layout.sublayers):
-            absent[short] = WHY_NO_SUBLAYER
+    blocks = layout.sublayers
+    sublayers = ("attn_out", "mlp_out", "resid_mid", *(() if layout.all_attend else ("mixer_out",)))
+    absent |= dict.fromkeys(sublayers, WHY_NO_SUBLAYER)
+    if all((one.mixer is None) != (one.mlp is None) and one.mid is None for one in blocks):
+        absent |= dict.fromkeys(("mixer_out", "mlp_out", "resid_mid"), ONE_SUBLAYER)
+    elif all(one.mixer and one.mlp and one.mid is None for one in blocks):
+        absent["resid_mid"] = NO_MIDDLE
+    if not any(one.attention for one in blocks):
+        absent["attn_out"] = NO_ATTENTION
     if layout.ln_final is None:
         absent["ln_final"] = "no norm after the last block was found; take resid_post"
     return absent
