@@ -45,7 +45,8 @@ one or several, with or without the head, under the Hub's names or those that `t
 _SHORT = """\
 Short names, for `--model` and for `probekit params`, which counts these models without a network:"""
 _OTHERS = """\
-`--via transformers` runs the class that the installed `transformers` has for the config, with the same commands:
+`--via transformers` runs the class that the installed `transformers` has for the config, with the same commands.
+[Model types](model-types.md) says for each `model_type` what loads, with which points and batches:
 
 <!-- not run: takes a minute -->
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from probekit.errors import DataError
+from probekit.models.adapter.config import config_value
 from probekit.models.adapter.identities import identities
 from probekit.models.adapter.layouts import has_recurrence
 from probekit.models.adapter.model import AdaptedModel, MaskForm
@@ -41,6 +42,9 @@ POWER = 10  # times the bound: what a wrong mask must change
 LOCAL = re.compile("window|chunk|local_attention|block_size|stride|conv_kernel")
 UNDERSTOOD = ("sliding_window", "use_sliding_window", "max_window_layers", "sliding_window_pattern")
 UNDERSTOOD += ("_sliding_window_pattern", "chunk_size_feed_forward")
+# Attention that keeps a number of tokens (DeepSeek Sparse Attention, Doge): padding changes what a row with more tokens
+# than that number keeps, and the proof's texts have fewer.
+KEEPING = re.compile("index_topk|keep_window_size|indexer_budget")
 CHANGING_ROTATIONS = ("dynamic", "longrope")  # depend on the longest text of the batch
 
 
@@ -63,7 +67,8 @@ def is_causal(model: AdaptedModel) -> bool:
 
 def prove_batching(model: AdaptedModel) -> tuple[Batching, MaskForm | None]:
     """The best kind of batches that is proved for this model, and how it takes packed texts."""
-    if _rotations_change(model.hf.config):
+    config = model.hf.config
+    if _rotations_change(config) or any(KEEPING.match(name) and value for name, value in config.to_dict().items()):
         return "one length", None
     for form in _forms(model):
         try:
@@ -89,7 +94,9 @@ def _forms(model: AdaptedModel) -> Iterator[MaskForm]:
         return
     if not types <= {"full_attention", "sliding_attention"}:
         return
-    sliding = getattr(config, "sliding_window", None)
+    sliding = config_value(config, "sliding_window")
+    if isinstance(sliding, list):
+        return
     if getattr(config, "use_sliding_window", True) is False or types == {"full_attention"}:
         sliding = None
     kinds = ("plain",) if sliding is None else ("windowed", "by type")

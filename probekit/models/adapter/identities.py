@@ -93,10 +93,15 @@ def _sums(proved: Sublayers, at: dict[str, Tensor], middle: _Call, last: _Call) 
         ]
     if proved.lacks_mixer:
         return [("what the MLP's norm reads + mlp_out = resid_post", read + at["mlp_out"], post)]
-    return [
-        (f"resid_pre + {mixer} = resid_mid", pre + at[mixer], read),
-        ("resid_mid + mlp_out = resid_post", pre + at[mixer] + at["mlp_out"], post),
-    ]
+    first = (f"resid_pre + {mixer} = resid_mid", pre + at[mixer], read)
+    return (
+        [first]
+        if proved.mlp is None
+        else [
+            first,
+            ("resid_mid + mlp_out = resid_post", pre + at[mixer] + at["mlp_out"], post),
+        ]
+    )
 
 
 def _keep(path: str, inner: dict[str, list[tuple[Tensor, Tensor]]]) -> Callable[..., None]:

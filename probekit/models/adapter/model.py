@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from probekit.errors import UsageError
 from probekit.hooks import HookPoint
 from probekit.interventions import TextTokens
-from probekit.models.adapter.config import AdapterConfig
+from probekit.models.adapter.config import AdapterConfig, active_stream
 from probekit.models.adapter.layouts import ModuleLayout, Sublayers
-from probekit.models.adapter.proof import accepted, first_of, stream_argument
+from probekit.models.adapter.proof import accepted, first_of, residual_stream, stream_argument, with_stream
 from probekit.models.base import LanguageModel, check_mask
 from probekit.models.layers import causal_mask, in_window
 
@@ -35,6 +35,10 @@ NO_MIDDLE = (
 )
 NO_ATTENTION = "no layer has attention; take mixer_out"
 ONE_SUBLAYER = "a block has one sublayer, so that resid_pre + its output = resid_post; take resid_pre or resid_post"
+FROM_SEVERAL = (
+    "its sublayers add to a prediction from several streams, and resid_pre and resid_post are the one that they read; "
+    "take these, or embed"
+)
 WHY_NOT_HERE = "the adapter has the residual stream's points alone; take resid_pre or resid_post"
 
 
@@ -108,8 +112,9 @@ class AdaptedModel(LanguageModel):
         self.blocks = nn.ModuleList(BlockPoints(proved, layout.all_attend) for proved in layout.sublayers)
         self.ln_final = NormPoint() if layout.ln_final else None
         self.hf = hf
-        self.absent = _absent(layout)
+        self.absent = _absent(layout, active_stream(hf.config) is not None)
         self._layers_at = {path: [i for i, at in enumerate(layout.blocks) if at == path] for path in layout.blocks}
+        self._active = active_stream(hf.config)
         self._calls: dict[str, int] = {}
         self._resid: Tensor | None = None
         self._stop: int | None = None
@@ -309,8 +314,7 @@ class AdaptedModel(LanguageModel):
     def _attach(self, base: nn.Module) -> None:
         base.get_submodule(self.layout.embed).register_forward_hook(self._at(lambda: self.hook_embed))
         if self.layout.ln_final and self.ln_final is not None:
-            norm = self.ln_final
-            base.get_submodule(self.layout.ln_final).register_forward_hook(self._at(lambda: norm.hook_normalized))
+            base.get_submodule(self.layout.ln_final).register_forward_hook(self._after_norm(self.ln_final))
         for path, layers in self._layers_at.items():
             block = base.get_submodule(path)
             block.register_forward_pre_hook(self._before(path), with_kwargs=True)
@@ -337,16 +341,27 @@ class AdaptedModel(LanguageModel):
 
         return hook
 
+    def _after_norm(self, norm: NormPoint) -> Any:
+        at_end = self._at(lambda: norm.hook_normalized)
+
+        def hook(module: nn.Module, args: tuple, output: Any) -> Any:
+            is_last = sum(self._calls.values()) == self.cfg.n_layers  # NanoChat's norm is that of its embedding too
+            return at_end(module, args, output) if is_last else None
+
+        return hook
+
     def _before(self, path: str) -> Any:
         def hook(_: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Any:
             layer, point = self._layer(path), self._block(path).hook_resid_pre
-            resid = stream_argument(args, kwargs)
+            given = stream_argument(args, kwargs)
+            resid = residual_stream(given, self._active)
             changed = _passed(point, resid) if point.hooked else resid
             if self._stop == layer:
                 raise _Stopped(changed)
             self._resid = changed.clone() if self._needs_resid(path) else None
             if changed is resid:
                 return None
+            changed = with_stream(given, self._active, changed)
             return ((changed, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": changed})
 
         return hook
@@ -359,11 +374,13 @@ class AdaptedModel(LanguageModel):
         def hook(_: nn.Module, args: tuple, output: Any) -> Any:
             layer, point = self._layer(path), self._block(path).hook_resid_post
             self._calls[path] = self._calls.get(path, 0) + 1
-            resid = first_of(output)
+            resid = residual_stream(first_of(output), self._active)
             changed = _passed(point, resid) if point.hooked else resid
             if self._stop == layer + 1 == self.cfg.n_layers:
                 raise _Stopped(changed)
-            return None if changed is resid else _returned(output, changed)
+            if changed is resid:
+                return None
+            return _returned(output, with_stream(first_of(output), self._active, changed))
 
         return hook
 
@@ -487,7 +504,7 @@ def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)[:, None]
 
 
-def _absent(layout: ModuleLayout) -> Mapping[str, str]:
+def _absent(layout: ModuleLayout, several: bool) -> Mapping[str, str]:
     """Why points are absent, for those that people ask for."""
     inner: tuple[str, ...] = (
         "q",
@@ -504,7 +521,7 @@ def _absent(layout: ModuleLayout) -> Mapping[str, str]:
     absent: dict[str, str] = dict.fromkeys(inner, WHY_NOT_HERE)
     blocks = layout.sublayers
     sublayers = ("attn_out", "mlp_out", "resid_mid", *(() if layout.all_attend else ("mixer_out",)))
-    absent |= dict.fromkeys(sublayers, WHY_NO_SUBLAYER)
+    absent |= dict.fromkeys(sublayers, FROM_SEVERAL if several else WHY_NO_SUBLAYER)
     if all((one.mixer is None) != (one.mlp is None) and one.mid is None for one in blocks):
         absent |= dict.fromkeys(("mixer_out", "mlp_out", "resid_mid"), ONE_SUBLAYER)
     elif all(one.mixer and one.mlp and one.mid is None for one in blocks):

@@ -24,9 +24,10 @@ import torch
 from torch import Tensor, nn
 
 from probekit.errors import DataError
-from probekit.models.adapter.config import AdapterConfig
+from probekit.models.adapter.config import AdapterConfig, active_stream, config_value
 from probekit.models.adapter.layouts import (
     KNOWN,
+    RECURRENT,
     ModuleLayout,
     Sublayers,
     attention_of,
@@ -81,6 +82,20 @@ def stream_argument(args: tuple, kwargs: Mapping[str, Any]) -> Tensor:
     return args[0] if args else kwargs["hidden_states"]
 
 
+def residual_stream(x: Tensor, active: int | None) -> Tensor:
+    """The residual stream [B, L, D] of what blocks pass on, which may be several of them."""
+    return x if active is None or x.dim() != 4 else x[active]
+
+
+def with_stream(x: Tensor, active: int | None, resid_BLD: Tensor) -> Tensor:
+    """What blocks pass on, with another residual stream."""
+    if active is None:
+        return resid_BLD
+    x = x.clone()
+    x[active] = resid_BLD
+    return x
+
+
 @dataclass
 class Seen:
     """One forward of the base model, seen from outside.
@@ -115,14 +130,14 @@ def look(
     base: nn.Module, blocks: Sequence[str], ids: list[int], device: torch.device, more: Mapping[str, Any] | None = None
 ) -> Seen:
     """Run a text, and `more` arguments, through the base model and keep what its blocks read and return."""
-    seen = Seen()
+    seen, active = Seen(), active_stream(base.config)
 
     def before(_: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
         seen.calls.append((args, kwargs))
-        seen.resid_pre.append(stream_argument(args, kwargs).clone())
+        seen.resid_pre.append(residual_stream(stream_argument(args, kwargs), active).clone())
 
     def after(_: nn.Module, args: tuple, output: Any) -> None:
-        seen.resid_post.append(first_of(output).clone())
+        seen.resid_post.append(residual_stream(first_of(output), active).clone())
 
     def outer(path: str) -> Callable[..., None]:
         def keep(_: nn.Module, args: tuple, output: Any) -> None:
@@ -144,7 +159,8 @@ def look(
     finally:
         for handle in handles:
             handle.remove()
-    seen.last, seen.hidden_states = out[0], getattr(out, "hidden_states", None)
+    hidden = getattr(out, "hidden_states", None)
+    seen.last, seen.hidden_states = out[0], hidden and tuple(residual_stream(one, active) for one in hidden)
     return seen
 
 
@@ -154,7 +170,7 @@ def narrowed(config: Any) -> Iterator[int | None]:
 
     A class that keeps its window elsewhere is not narrowed.
     """
-    before = getattr(config, "sliding_window", None)
+    before = config_value(config, "sliding_window")
     if not isinstance(before, int) or isinstance(before, bool):
         yield None
         return
@@ -180,10 +196,11 @@ def prove_layout(base: Any, cfg: AdapterConfig, device: torch.device, dtype: tor
     norms = {_prove_stream(seen, cfg, type(base).__name__, bound) for seen in runs}
     sublayers: list[Sublayers] = []
     unpaired: set[tuple] = set()
+    multiplier = float(config_value(base.config, "residual_multiplier") or 1)
     for layer, path in enumerate(blocks):
         block = base.get_submodule(path)
         likely = dict.fromkeys((*_known(cfg, block), *sublayers[::-1]))  # blocks mostly have one layout
-        proof = _BlockProof(block, runs, layer, bound, float(getattr(base.config, "residual_multiplier", None) or 1))
+        proof = _BlockProof(block, runs, layer, bound, multiplier, active_stream(base.config))
         sublayers.append(proof.sublayers(list(likely), unpaired))
     return ModuleLayout(find_embedding(base), blocks, tuple(sublayers), norms.pop() if len(norms) == 1 else None)
 
@@ -261,6 +278,7 @@ class _BlockProof:
         layer: its number.
         bound: the largest relative difference that counts as equal.
         multiplier: of the sublayers' outputs, as the config has it.
+        active: as `active_stream`.
     """
 
     block: nn.Module
@@ -268,6 +286,7 @@ class _BlockProof:
     layer: int
     bound: float
     multiplier: float
+    active: int | None
 
     def sublayers(self, likely: list[Sublayers], unpaired: set[tuple]) -> Sublayers:
         """The sublayers; those that are likely are tried first.
@@ -288,11 +307,21 @@ class _BlockProof:
             if (found := self._proved(Sublayers(bool(attention), mixer, mlp))) is not None:
                 return found
         unpaired.add(structure)
-        alone = [(path, None) for path in by_depth(self._outputs)] + [(None, path) for path in by_depth(self._outputs)]
-        for mixer, mlp in alone:
-            if (found := self._proved(Sublayers(bool(attention), mixer, mlp))) is not None:
+        for one in self._alone(attention):
+            if (found := self._proved(one)) is not None:
                 return found
         return Sublayers(bool(attention))
+
+    def _alone(self, attention: str | None) -> Iterator[Sublayers]:
+        """One sublayer: the only one, or the one of two that is a module."""
+        modules = dict(self.block.named_modules())
+        for path in by_depth(self._outputs):
+            if attention is not None and RECURRENT.search(type(modules[path]).__name__):
+                yield Sublayers(False, path)  # Zamba's attention has no output of its own
+            elif not follows_mlp(path, self._outputs):
+                yield Sublayers(bool(attention), path)
+        for path in by_depth(self._outputs):
+            yield Sublayers(bool(attention), None, path)
 
     def _proved(self, one: Sublayers) -> Sublayers | None:
         """The sublayers as all runs prove them; None if they are not the block's."""
@@ -309,12 +338,30 @@ class _BlockProof:
         return first if first is not None and self._is_named_right(first) else None
 
     def _is_named_right(self, found: Sublayers) -> bool:
-        """Whether one sublayer alone is what it is called: a pair is by its order."""
+        """Whether the mixer is attention if the block has some, and one sublayer alone is what it is called."""
+        if found.attention and found.mixer is not None:
+            return found.mixer in self._of_attention
         if found.mixer is not None and found.mlp is not None:
             return True
-        if found.lacks_mixer:
-            return follows_mlp(found.mlp or "", self._outputs)
-        return found.attention or self._mixes_tokens == (found.mixer is not None)
+        if found.mid is not None:
+            return found.mixer is not None or follows_mlp(found.mlp or "", self._outputs)
+        return not found.attention and self._mixes_tokens == (found.mixer is not None)
+
+    @cached_property
+    @torch.no_grad()
+    def _of_attention(self) -> set[str]:
+        """The modules within the attention, and those that read its output alone, such as a norm of it."""
+        attention = attention_of(self.block)
+        resid, ran = self.runs[0].resid_pre[self.layer], []
+        with _hooked([(module, _reading(path, resid, ran)) for path, module in self.block.named_modules() if path]):
+            self._call(self.runs[0])
+        paths = {path for path in self._outputs if f"{path}.".startswith(f"{attention}.")}
+        outputs = [y for path, _, y in ran if path in paths]
+        for path, x, y in ran:
+            if any(torch.equal(x, output) for output in outputs):
+                paths.add(path)
+                outputs.append(y)
+        return paths
 
     @torch.no_grad()
     def _proved_in(self, seen: Seen, one: Sublayers) -> Sublayers | None:
@@ -337,10 +384,24 @@ class _BlockProof:
             middle = resid + scales[0] * r
             mid = next((path for path, x, _ in read if relative(x, middle) <= self.bound), None) if one.mlp else None
             return replace(one, mid=mid, last=None, mixer_scale=scales[0], mlp_scale=[*scales, 1.0][1])
-        for mid, x, y in read if one.mlp else ():
+        if one.mlp is None:
+            return self._proved_mixer(seen, one, out, r, read)
+        for mid, x, y in read:
             for last, before, after in read if relative(x, resid + r) <= self.bound else ():
                 if relative(before, y + s) <= self.bound and relative(out, after) <= self.bound:
                     return replace(one, mid=mid, last=last, mixer_scale=1.0, mlp_scale=1.0)
+        return None
+
+    def _proved_mixer(self, seen: Seen, one: Sublayers, out: Tensor, r: Tensor, read: "_Read") -> Sublayers | None:
+        """The mixer alone, before an MLP of several modules: all that follows depends on the stream between them."""
+        resid = seen.resid_pre[self.layer]
+        for mid, x, _ in read:
+            if (scales := self._scales(x, resid, [r])) is not None:
+                moved = resid.flip(1)  # another stream, with a mixer's output that leads to the same sum
+                hook = _replace(r - (moved - resid) / scales[0], [])
+                with _hooked([(self.block.get_submodule(one.mixer or ""), hook)]):
+                    same = relative(self._call(seen, moved), out) <= self.bound
+                return replace(one, mid=mid, last=None, mixer_scale=scales[0], mlp_scale=1.0) if same else None
         return None
 
     def _proved_mlp(self, one: Sublayers, out: Tensor, resid: Tensor, s: Tensor, read: "_Read") -> Sublayers | None:
@@ -395,9 +456,9 @@ class _BlockProof:
         """The block once more, on the stream of the run, or on another."""
         args, kwargs = seen.calls[self.layer]
         resid = (seen.resid_pre[self.layer] if resid is None else resid).clone()
-        if args:
-            return first_of(self.block(resid, *args[1:], **kwargs))
-        return first_of(self.block(**{**kwargs, "hidden_states": resid}))
+        given = with_stream(stream_argument(args, kwargs), self.active, resid)
+        out = self.block(given, *args[1:], **kwargs) if args else self.block(**{**kwargs, "hidden_states": given})
+        return residual_stream(first_of(out), self.active)
 
 
 _Read = list[tuple[str, Tensor, Tensor]]  # path, input and output of the modules that read a stream

@@ -18,7 +18,7 @@ TEXTS = [RNG.integers(3, 60, size=n).tolist() for n in (9, 1, 14, 6, 14, 3, 20, 
 TEXTS += [[*TEXTS[0][:5], 7, 8], TEXTS[0][:5], TEXTS[2]]
 # the kind of batch that each class allows: attention with positions of their own is packed, ALiBi and states are not
 PACKED = {"gptj", "codegen", "opt", "falcon", "starcoder2", "cohere", "cohere2", "stablelm", "phi", "granite", "glm4"}
-PACKED |= {"gemma2", "vaultgemma", "electra", "albert", "olmo", "gpt_oss"}
+PACKED |= {"gemma2", "vaultgemma", "electra", "albert", "olmo", "gpt_oss", "gemma3n_text"}
 PARALLEL = {"gptj", "codegen", "falcon", "cohere", "cohere2", "phi"}
 # one class for each way of batching, of adding sublayers up and of mixing tokens; the others differ in arithmetic,
 # which `transformers` computes on both sides of a self-test
@@ -147,6 +147,35 @@ def test_generation_is_that_of_transformers(kind):
             with torch.no_grad():
                 ids.append(int(hf(torch.tensor([ids])).logits[0, -1].argmax()))
         assert ids[len(prompt) :] == new
+
+
+@torch.no_grad()
+@pytest.mark.usefixtures("five_texts")
+@pytest.mark.parametrize("active", [0, 2])
+def test_of_several_streams_the_active_one_is_the_residual_stream(active):
+    """Gemma 3n's blocks pass on four of them, [4, B, L, D]."""
+    model = load(config_of("gemma3n_text") | {"altup_active_idx": active})
+    model.name, tokens = "gemma3n_text", torch.tensor([TEXTS[0]])
+    reference = made_again(model.hf_source).base_model
+    _, cache = model.run_with_cache(tokens, return_logits=False)
+    for layer, state in enumerate(reference(tokens, output_hidden_states=True).hidden_states[:4]):
+        assert relative(cache["resid_pre", layer], state[active]) < 1e-5
+    other = torch.randn(1, 9, 32, generator=torch.Generator().manual_seed(0))
+
+    def replaced(_, args):
+        streams = args[0].clone()
+        streams[active] = other
+        return (streams, *args[1:])
+
+    for layer, at in ((2, ("resid_pre", 2)), (3, ("resid_post", 2))):
+        hook = reference.layers[layer].register_forward_pre_hook(replaced)
+        wanted = reference(tokens)[0]
+        hook.remove()
+        with model.hooks([(at, lambda x, hook: other)]):
+            assert relative(model(tokens, return_logits=False), wanted) < 1e-5
+    assert pk.selftest(model).passed
+    with pytest.raises(UsageError, match="no point attn_out: its sublayers add to a prediction from several streams"):
+        model.resolve(("attn_out", 1))
 
 
 def test_an_encoder_is_bidirectional_and_does_not_generate():

@@ -52,6 +52,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "recurrent_gemma": GATED
     | {"head_dim": 8, "lru_width": 32, "attention_window_size": 8, "conv1d_width": 4}
     | {"block_types": ["recurrent", "attention"]},
+    "gemma3n_text": GATED
+    | {"num_hidden_layers": 4, "head_dim": 8, "vocab_size_per_layer_input": 60, "hidden_size_per_layer_input": 8}
+    | {"layer_types": ["sliding_attention", "full_attention"] * 2, "num_kv_shared_layers": 2, "sliding_window": 4}
+    | {"activation_sparsity_pattern": [0.5, 0.5, 0.0, 0.0], "laurel_rank": 4},
     "nemotron_h": GATED
     | {"layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"], "num_hidden_layers": 4, "head_dim": 8}
     | {"mamba_num_heads": 4, "mamba_head_dim": 16, "n_groups": 1, "ssm_state_size": 4, "chunk_size": 8}
