@@ -42,7 +42,7 @@ def test_the_committed_table_has_every_type_of_this_version():
     page = PAGE.read_text(encoding="utf-8")
     if f"transformers {transformers.__version__} " not in page:
         pytest.skip(f"the table was made with another version than {transformers.__version__}")
-    assert re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE) == listed_types()
+    assert re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)[1:] == listed_types()
 
 
 @pytest.mark.parametrize(
