@@ -7,7 +7,7 @@ PARALLEL := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n auto --dist w
 PYTEST := OMP_NUM_THREADS=1 $(PARALLEL)
 NUMERIC := tests/probes tests/models tests/activations/run tests/verification
 
-.PHONY: demo test test-all test-isa lint docs clean
+.PHONY: demo test test-all test-isa lint docs models-table clean
 
 demo: .venv/installed
 	$(BIN)/probekit demo
@@ -50,6 +50,11 @@ docs: .venv/installed-docs
 	@echo "Building the site ..."
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo "Done: open $(CURDIR)/site/index.html in a browser."
+
+# Which model types of the installed transformers load, measured on tiny models: some twenty minutes on a core.
+models-table: .venv/installed
+	$(BIN)/python -m probekit.verification.model_types_table > docs/model-types.md.new
+	mv docs/model-types.md.new docs/model-types.md
 
 .venv/installed: pyproject.toml constraints.txt
 	@echo "Making the environment in .venv, once; torch and transformers take a minute or two ..."

@@ -45,7 +45,8 @@ one or several, with or without the head, under the Hub's names or those that `t
 _SHORT = """\
 Short names, for `--model` and for `probekit params`, which counts these models without a network:"""
 _OTHERS = """\
-`--via transformers` runs the class that the installed `transformers` has for the config, with the same commands:
+`--via transformers` runs the class that the installed `transformers` has for the config, with the same commands.
+[Model types](model-types.md) says for each `model_type` what loads, with which points and batches:
 
 <!-- not run: takes a minute -->
 
@@ -53,9 +54,10 @@ _OTHERS = """\
     probekit extract --model bigscience/bloom-560m --via transformers --dataset sst2
 
 - **Points**: `embed`, `resid_pre`, `resid_post` and, where the class applies a norm after the last block, `ln_final`.
-  `attn_out`, `mlp_out` and `resid_mid` where the blocks have them. Loading checks each of them on random texts, and
-  leaves out those that fail. Queries, patterns and what is inside an MLP have no points; layers that mix tokens by a
-  recurrence or a convolution (Mamba) are never called attention.
+  `attn_out`, `mlp_out` and `resid_mid` where the blocks have them. Loading checks each of them on random texts, short
+  and long, alone and in batches, and leaves out those that fail; `selftest` prints what adds up, and how exactly.
+  Queries, patterns and what is inside an MLP have no points. Layers that mix tokens by a recurrence or a convolution
+  (Mamba) are never called attention: where some layer is one, every layer has `mixer_out`, what its mixer adds.
 - **Batches**: packed blocks where the class honours pairwise masks and position ids, which loading checks; otherwise
   batches of texts of similar length. `selftest` says which, and compares them with each text alone.
 - **The same as for the families**: hooks and edits at these points, `generate`, stores, probes, causal experiments.

@@ -20,7 +20,9 @@ from torch import Tensor
 from probekit.activations.extract import extract_task
 from probekit.errors import DataError, UsageError
 from probekit.hooks import HookPoint
+from probekit.models.adapter.identities import Identity, identities
 from probekit.models.adapter.model import AdaptedModel
+from probekit.models.adapter.proof import bound_of
 from probekit.models.base import LanguageModel
 from probekit.models.family import LOGITS
 from probekit.options import ExtractArguments
@@ -40,7 +42,7 @@ from probekit.verification.references import (
     run_single,
     transformers_reference,
 )
-from probekit.verification.result import CHECKS, SOFTMAX, Figure, PointErrors, SelfTest
+from probekit.verification.result import CHECKS, SOFTMAX, Figure, IdentityErrors, PointErrors, SelfTest
 
 MEMORY = 512e6  # bytes of activations kept at once
 # A hook on one of these points makes the model compute step by step what one kernel does otherwise. They run apart from
@@ -108,6 +110,27 @@ def selftest(model: LanguageModel, seed: int = 0) -> SelfTest:
         first=next((figure for figure in figures if not figure.passed), None),
         left_out=_left_out(runs, texts),
         unchecked=_unchecked(model, errors),
+        identities=_identities(model, texts) if isinstance(model, AdaptedModel) else (),
+    )
+
+
+def _identities(model: AdaptedModel, texts: list[TextIds]) -> tuple[IdentityErrors, ...]:
+    """The largest error of every sum, by kind of layer: of each text by itself, and of one padded batch."""
+
+    def batch() -> None:
+        tokens, mask, _ = _padded(model, [ids for (ids,) in texts], left=False)
+        model(tokens, attention_mask=mask, return_logits=False)
+
+    runs = [lambda ids=ids: model(torch.tensor([ids]), return_logits=False) for (ids,) in texts]
+    runs += [batch] if model.batching != "one length" else []
+    found = [one for run in runs for one in identities(model, run)]
+    by_kind: dict[tuple[str, str], list[Identity]] = {}
+    for one in found:
+        by_kind.setdefault((one.name, one.kind), []).append(one)
+    return tuple(
+        IdentityErrors(name, kind, len({one.layer for one in same}), worst.layer, worst.error, bound_of(model.dtype))
+        for (name, kind), same in by_kind.items()
+        for worst in [max(same, key=lambda one: one.error)]
     )
 
 

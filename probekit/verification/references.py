@@ -330,8 +330,8 @@ def _activations(
 ) -> dict[str, Tensor]:
     base, layout = hf.base_model, model.layout
     added: dict[str, list[Tensor]] = {}
-    watched = {f"{path}.{one.attn_out}" for path, one in zip(layout.blocks, layout.sublayers, strict=True)}
-    watched |= {f"{path}.{one.mlp_out}" for path, one in zip(layout.blocks, layout.sublayers, strict=True)}
+    watched = {f"{path}.{one.mixer}" for path, one in zip(layout.blocks, layout.sublayers, strict=True)}
+    watched |= {f"{path}.{one.mlp}" for path, one in zip(layout.blocks, layout.sublayers, strict=True)}
     handles = [_keep(base, path, added) for path in (*watched, layout.embed) if not path.endswith(".None")]
     positions = model.first_positions(len(ids))
     try:
@@ -353,9 +353,10 @@ def _activations(
             "ln_final": lambda: seen.last,
             "resid_pre": lambda layer=layer: pre[layer],
             "resid_post": lambda layer=layer: seen.resid_post[layer],
-            "attn_out": lambda layer=layer: _sublayer(model, added, layer, "attn_out").reshape(shape),
-            "mlp_out": lambda layer=layer: _sublayer(model, added, layer, "mlp_out").reshape(shape),
-            "resid_mid": lambda layer=layer: pre[layer] + _sublayer(model, added, layer, "attn_out").reshape(shape),
+            "attn_out": lambda layer=layer: _sublayer(model, added, layer, "mixer").reshape(shape),
+            "mixer_out": lambda layer=layer: _sublayer(model, added, layer, "mixer").reshape(shape),
+            "mlp_out": lambda layer=layer: _sublayer(model, added, layer, "mlp").reshape(shape),
+            "resid_mid": lambda layer=layer: pre[layer] + _sublayer(model, added, layer, "mixer").reshape(shape),
         }[point]()[0]
     return found
 
@@ -369,8 +370,8 @@ def _keep(base: nn.Module, path: str, kept: dict[str, list[Tensor]]) -> Any:
     return base.get_submodule(path).register_forward_hook(hook)
 
 
-def _sublayer(model: AdaptedModel, added: dict[str, list[Tensor]], layer: int, point: str) -> Tensor:
+def _sublayer(model: AdaptedModel, added: dict[str, list[Tensor]], layer: int, which: str) -> Tensor:
     """What a sublayer adds to the stream in a layer: a module that several layers share ran once for each."""
     block, proved = model.layout.blocks[layer], model.layout.sublayers[layer]
     call = model.layout.blocks[:layer].count(block)
-    return added[f"{block}.{getattr(proved, point)}"][call] * proved.scale
+    return added[f"{block}.{getattr(proved, which)}"][call] * getattr(proved, f"{which}_scale")

@@ -18,8 +18,9 @@ CHECKS = {
 }  # name -> heading
 # A softmax turns an absolute error d of its scores into an error of up to d / 2 of the pattern (|dp| <= 2 p (1 - p) d).
 # With large scores, the points after it in the same layer are therefore less exact than the scores.
-SOFTMAX = ("attn_pattern", "z", "result", "attn_out")
+SOFTMAX = ("attn_pattern", "z", "result", "attn_out", "mixer_out")
 HEADER = ["point", "layer", "against", *CHECKS.values()]
+SUMS = ["what adds up", "layers with", "layer", "largest"]
 LEGEND = (
     "Each figure is max |a - b| / max |b| over all tokens, in the worst layer.",
     "reference: one text at a time, against float64, computed by what the column 'against' names.",
@@ -87,6 +88,41 @@ class PointErrors:
         return [self.point, layer, self.against, *(shown.get(check, "-") for check in CHECKS)]
 
 
+@dataclass(frozen=True)
+class IdentityErrors:
+    """How exactly a sum held in the blocks of one kind, in every text and in a batch of all.
+
+    Attributes:
+        name: the sum, such as "resid_pre + attn_out = resid_mid".
+        kind: of the layers: with attention, with another mixer, with an MLP alone.
+        layers: how many there are.
+        layer: that with the largest error.
+        error: max |a - b| / max |b|.
+        bound: the largest error that passes.
+    """
+
+    name: str
+    kind: str
+    layers: int
+    layer: int
+    error: float
+    bound: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether the error is within its bound."""
+        return self.error <= self.bound
+
+    def __str__(self) -> str:
+        return f"{self.name} in layer {self.layer}: {self.error:.1e} (bound {self.bound:.1e})"
+
+    @property
+    def cells(self) -> list[str]:
+        """The row of the table."""
+        error = f"{self.error:.1e}" + ("" if self.passed else " !")
+        return [self.name, f"{self.kind} ({self.layers})", str(self.layer), error]
+
+
 @dataclass(frozen=True, repr=False)
 class SelfTest:
     """The result of `selftest`.
@@ -106,6 +142,7 @@ class SelfTest:
         left_out: check -> the tokens that it did not compare at every point, because rounding decided between experts.
         unchecked: the first point and check for which this left no token at all; None if there is none.
         oracle_failed: whether transformers has a class for the model that could not run it; `oracle` says why.
+        identities: what adds up in the blocks of a wrapped model; the points of other models are defined by their sums.
     """
 
     model: str
@@ -122,11 +159,17 @@ class SelfTest:
     left_out: dict[str, LeftOut] = field(default_factory=dict)
     unchecked: str | None = None
     oracle_failed: bool = False
+    identities: tuple[IdentityErrors, ...] = ()
 
     @property
     def passed(self) -> bool:
         """Whether all is within its bound, every point was checked, and transformers ran a model that it has."""
-        return self.first is None and self.unchecked is None and not self.oracle_failed
+        return self.first is None and self.unchecked is None and not self.oracle_failed and self.unequal is None
+
+    @property
+    def unequal(self) -> IdentityErrors | None:
+        """The first sum that exceeds its bound; None if there is none."""
+        return next((one for one in self.identities if not one.passed), None)
 
     @property
     def worst(self) -> Figure:
@@ -137,6 +180,8 @@ class SelfTest:
     def verdict(self) -> str:
         """One line: passed, or the worst point, layer and check with figure and bound, or what was not checked."""
         n = sum(len(row.figures) for row in self.rows)
+        if self.first is None and self.unequal is not None:
+            return f"failed: {self.unequal}"
         if self.first is None and self.unchecked is not None and not self.oracle_failed:
             return (
                 f"undecided: rounding chose between experts in every text, so that nothing was left to compare at "
@@ -156,18 +201,21 @@ class SelfTest:
             {"point": row.point, "against": row.against, **{check: f.as_dict() for check, f in row.figures.items()}}
             for row in self.rows
         ]
-        apart = ("rows", "first", "left_out", "oracle_failed")
+        apart = ("rows", "first", "left_out", "oracle_failed", "identities")
         names = [*(field.name for field in fields(self) if field.name not in apart), "passed", "verdict"]
         first = None if self.first is None else {"point": self.first.point, "check": self.first.check}
         first = first and first | self.first.as_dict()  # pyright: ignore[reportOptionalMemberAccess]
         left_out = {check: asdict(left) for check, left in self.left_out.items()}
-        return {**{name: getattr(self, name) for name in names}, "left_out": left_out, "first": first, "rows": rows}
+        found = {name: getattr(self, name) for name in names} | {"left_out": left_out, "first": first, "rows": rows}
+        sums = [{**asdict(one), "error": one.error if math.isfinite(one.error) else None} for one in self.identities]
+        return found | ({"identities": sums} if sums else {})
 
     def describe(self) -> str:
         """Inputs, table, bounds and verdict as text."""
         parts = [f"{CHECKS[check]} {left.tokens} from layer {left.layer} on" for check, left in self.left_out.items()]
         text = "left out, as rounding chose between experts there or at a token before; tokens of each check: "
         near_ties = [text + ", ".join(parts)] if parts else []
+        sums = [text_table([SUMS, *(one.cells for one in self.identities)], left=2), ""] if self.identities else []
         return "\n".join(
             [
                 f"{printable(self.model)}, {self.dtype} on {self.device}: {self.texts} texts, {self.tokens} tokens",
@@ -176,6 +224,7 @@ class SelfTest:
                 "",
                 text_table([HEADER, *(row.cells for row in self.rows)], left=3),
                 "",
+                *sums,
                 *LEGEND,
                 "bounds: " + ", ".join(f"{CHECKS[check]} {bound:.1e}" for check, bound in self.bounds.items()),
                 f"({', '.join(SOFTMAX)}: times half the layer's largest attention score, 1 to {self.softmax:.1f})",

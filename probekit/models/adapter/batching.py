@@ -12,26 +12,39 @@ Axes: B batch, L tokens of a row, M tokens that may be seen.
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from probekit.errors import DataError
+from probekit.models.adapter.config import config_value
+from probekit.models.adapter.identities import identities
 from probekit.models.adapter.layouts import has_recurrence
 from probekit.models.adapter.model import AdaptedModel, MaskForm
-from probekit.models.adapter.proof import NARROW, random_ids, relative, special_ids
+from probekit.models.adapter.proof import (
+    N_TOKENS,
+    NARROW,
+    bound_of,
+    narrowed,
+    random_ids,
+    relative,
+    special_ids,
+)
 from probekit.models.base import Batching
 
 FLOAT32_BOUND = 5e-6
-NARROWED = 3  # tokens of a sliding window during the proof
+WIDE = 10_000  # tokens of a sliding window that the proof's texts do not reach
 POWER = 10  # times the bound: what a wrong mask must change
 # Fields of configs that may make attention local by place in the row, farther than the proof's texts reach: a model
 # with one is not packed. Of those understood, sliding windows are masks, and the last computes the same in pieces.
 LOCAL = re.compile("window|chunk|local_attention|block_size|stride|conv_kernel")
 UNDERSTOOD = ("sliding_window", "use_sliding_window", "max_window_layers", "sliding_window_pattern")
 UNDERSTOOD += ("_sliding_window_pattern", "chunk_size_feed_forward")
+# Attention that keeps a number of tokens (DeepSeek Sparse Attention, Doge): padding changes what a row with more tokens
+# than that number keeps, and the proof's texts have fewer.
+KEEPING = re.compile("index_topk|keep_window_size|indexer_budget")
 CHANGING_ROTATIONS = ("dynamic", "longrope")  # depend on the longest text of the batch
 
 
@@ -41,21 +54,28 @@ def bound_of_batches(dtype: torch.dtype) -> float:
 
 
 def is_causal(model: AdaptedModel) -> bool:
-    """Whether a token's activations are the same without the tokens after it."""
-    ids = _texts(model)[0]
-    return relative(_streams(model, ids)[:, : len(ids) - 2], _streams(model, ids[:-2])) <= bound_of_batches(model.dtype)
+    """Whether a token's activations are the same without the tokens after it, in a text longer than windows.
+
+    Raises:
+        DataError: what the points show does not add up to the stream.
+    """
+    ids = random_ids(model.cfg, min(N_TOKENS[-1], model.cfg.n_ctx), 7, special_ids(model.hf.config))
+    with narrowed(model.hf.config):
+        whole, half = _streams(model, ids), _streams(model, ids[: (len(ids) + 1) // 2])
+    return relative(whole[:, : half.shape[1]], half) <= bound_of_batches(model.dtype)
 
 
 def prove_batching(model: AdaptedModel) -> tuple[Batching, MaskForm | None]:
     """The best kind of batches that is proved for this model, and how it takes packed texts."""
-    if _rotations_change(model.hf.config):
+    config = model.hf.config
+    if _rotations_change(config) or any(KEEPING.match(name) and value for name, value in config.to_dict().items()):
         return "one length", None
     for form in _forms(model):
         try:
-            if all(_proved_packing(model, form, share) for share in ((False, True) if model.causal else (False,))):
+            if _proved_packing(model, form):
                 return "packed", form
-        except (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError):
-            continue  # the class takes no such mask
+        except (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError, DataError):
+            continue  # the class takes no such mask, or computes otherwise with it
     return "padded" if _proved_padding(model) else "one length", None
 
 
@@ -74,7 +94,9 @@ def _forms(model: AdaptedModel) -> Iterator[MaskForm]:
         return
     if not types <= {"full_attention", "sliding_attention"}:
         return
-    sliding = getattr(config, "sliding_window", None)
+    sliding = config_value(config, "sliding_window")
+    if isinstance(sliding, list):
+        return
     if getattr(config, "use_sliding_window", True) is False or types == {"full_attention"}:
         sliding = None
     kinds = ("plain",) if sliding is None else ("windowed", "by type")
@@ -98,60 +120,56 @@ def _streams(model: AdaptedModel, ids: list[int]) -> Tensor:
 
 
 def _run(model: AdaptedModel, inputs: dict[str, Any]) -> Tensor:
-    """The same of a batch, straight through transformers: [n_layers + 1, B, L, D]."""
+    """The same of a batch, straight through transformers: [n_layers + 1, B, L, D].
+
+    Raises:
+        DataError: what the points show does not add up to the stream in some layer.
+    """
     kept: list[Tensor] = []
     last = model.cfg.n_layers - 1
     points = ["resid_pre", f"resid_post.{last}"]
     with model.hooks([(points, lambda x, hook: kept.append(x))]):
-        model.run_hf(inputs)
+        found = identities(model, lambda: model.run_hf(inputs))
+    for one in found:
+        if one.error > bound_of(model.dtype):
+            raise DataError(
+                f"{model.cfg.model_class} fails its proof: in layer {one.layer}, {one.name} does not hold: the two "
+                f"differ by {one.error:.1e} (bound {bound_of(model.dtype):.1e})"
+            )
     return torch.stack([x.to(kept[0].device) for x in kept])
 
 
 @torch.no_grad()
-def _proved_packing(model: AdaptedModel, form: MaskForm, share: bool) -> bool:
-    """Whether packed texts equal the texts by themselves."""
-    with _narrowed(model.hf.config, form) as form:
-        texts, bound = _texts(model), bound_of_batches(model.dtype)
-        tokens, positions, mask, paths = _packed(texts, model.causal, share)
-        tokens, positions, mask = (x.to(model.device) for x in (tokens, positions, mask))
-
-        def packed(seen: Tensor, at: Tensor) -> Tensor:
-            return _run(model, {"input_ids": tokens, **model.packed_inputs(form, seen, at)})[:, 0]
-
-        got = packed(mask, positions)
+def _proved_packing(model: AdaptedModel, form: MaskForm) -> bool:
+    """Whether packed texts equal the texts by themselves: side by side, and of a causal class as a forest."""
+    config, texts, bound = model.hf.config, _texts(model), bound_of_batches(model.dtype)
+    with narrowed(config) as window:
+        form = form if form.sliding is None else replace(form, sliding=window)
         wanted = [_streams(model, ids) for ids in texts]
-        if any(relative(got[:, path], one) > bound for path, one in zip(paths, wanted, strict=True)):
-            return False
-        if form.sliding is not None and not _window_shows(model, texts[0], form.sliding, bound):
-            return False
-        everything = torch.ones_like(mask)
-        leaking = packed(everything.tril() if model.causal else everything, positions)
-        misplaced = packed(mask, positions.flip(1))
-        return min(relative(wrong[:, paths[-1]], wanted[-1]) for wrong in (leaking, misplaced)) > POWER * bound
+        if form.sliding is not None:  # a class may keep its window elsewhere
+            config.sliding_window = WIDE
+            if relative(_streams(model, texts[0]), wanted[0]) <= bound:
+                return False
+            config.sliding_window = window
+        return all(_equal(model, form, texts, wanted, share) for share in ((False, True) if model.causal else (False,)))
 
 
-def _window_shows(model: AdaptedModel, ids: list[int], window: int, bound: float) -> bool:
-    """Whether the narrowed window changes the activations: a class may keep its window elsewhere."""
-    narrow, config = _streams(model, ids), model.hf.config
-    config.sliding_window = 10_000
-    try:
-        return relative(_streams(model, ids), narrow) > bound
-    finally:
-        config.sliding_window = window
+def _equal(model: AdaptedModel, form: MaskForm, texts: list[list[int]], wanted: list[Tensor], share: bool) -> bool:
+    """Whether texts in one row have the streams that are wanted, and others with a wrong mask or wrong positions."""
+    tokens, positions, mask, paths = _packed(texts, model.causal, share)
+    tokens, positions, mask = (x.to(model.device) for x in (tokens, positions, mask))
+    bound = bound_of_batches(model.dtype)
 
+    def packed(seen: Tensor, at: Tensor) -> Tensor:
+        return _run(model, {"input_ids": tokens, **model.packed_inputs(form, seen, at)})[:, 0]
 
-@contextmanager
-def _narrowed(config: Any, form: MaskForm) -> Iterator[MaskForm]:
-    """Within the context, the config's sliding window is a few tokens."""
-    if form.sliding is None:
-        yield form
-        return
-    before = config.sliding_window
-    config.sliding_window = NARROWED
-    try:
-        yield replace(form, sliding=NARROWED)
-    finally:
-        config.sliding_window = before
+    got = packed(mask, positions)
+    if any(relative(got[:, path], one) > bound for path, one in zip(paths, wanted, strict=True)):
+        return False
+    everything = torch.ones_like(mask)
+    leaking = packed(everything.tril() if model.causal else everything, positions)
+    misplaced = packed(mask, positions.flip(1))
+    return min(relative(wrong[:, paths[-1]], wanted[-1]) for wrong in (leaking, misplaced)) > POWER * bound
 
 
 def _packed(texts: Sequence[list[int]], causal: bool, share: bool) -> tuple[Tensor, Tensor, Tensor, list[list[int]]]:
@@ -186,6 +204,6 @@ def _proved_padding(model: AdaptedModel) -> bool:
     mask = torch.arange(width, device=model.device) < torch.tensor([[len(ids)] for ids in texts], device=model.device)
     try:
         got = _run(model, {"input_ids": tokens} | ({} if model.causal else {"attention_mask": mask.long()}))
-    except (RuntimeError, ValueError, TypeError):
+    except (RuntimeError, ValueError, TypeError, DataError):
         return False
     return all(relative(got[:, row, : len(ids)], _streams(model, ids)) <= bound for row, ids in enumerate(texts))

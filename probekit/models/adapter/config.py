@@ -114,7 +114,7 @@ def read_sizes(config: Any, model_class: str) -> AdapterConfig:
 def _first(config: Any, names: tuple[str, ...]) -> int | None:
     """The first of these fields that is a whole number; several numbers, one for each layer, count as the largest."""
     for name in names:
-        value = _of_all_layers(config, name)
+        value = config_value(config, name)
         if isinstance(value, list) and value and all(isinstance(one, int) for one in value):
             value = max(value)
         if isinstance(value, int) and not isinstance(value, bool):
@@ -122,12 +122,22 @@ def _first(config: Any, names: tuple[str, ...]) -> int | None:
     return None
 
 
-def _of_all_layers(config: Any, name: str) -> Any:
-    """A field, or None; where layers differ in it, which transformers then refuses to say, that of most layers."""
+def config_value(config: Any, name: str) -> Any:
+    """A field of a config of transformers: None if there is none, a list if layers have values of their own."""
     try:
         return getattr(config, name, None)
-    except RuntimeError:
-        return vars(config).get(name)
+    except RuntimeError:  # transformers' own, where layers differ
+        layers = range(config.num_hidden_layers)
+        return [getattr(config.per_layer_config[layer], name, None) for layer in layers]
+
+
+def active_stream(config: Any) -> int | None:
+    """Which of the streams [S, B, L, D] that blocks pass on side by side their sublayers read; None for one stream.
+
+    Gemma 3n has several (AltUp, Baykal et al. 2023); the others are predicted from it in every block.
+    """
+    value = config_value(config, "altup_active_idx")
+    return value if isinstance(value, int) else None
 
 
 def _plain(value: Any) -> Any:

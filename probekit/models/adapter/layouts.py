@@ -16,19 +16,35 @@ from probekit.errors import DataError
 
 @dataclass(frozen=True)
 class Sublayers:
-    """The points within one block that were proved.
+    """What was proved of one block, with paths of its modules.
 
     Attributes:
-        attn_out: path of the module whose output attention adds to the stream; None if there is no such module.
-        mlp_out: the same of the MLP.
-        has_mid: whether the stream between the two exists: not in parallel blocks.
-        scale: what both outputs are multiplied with before they are added.
+        attention: whether the block has attention; otherwise another sublayer mixes its tokens, or none.
+        mixer: the module whose output attention, or what has its place, adds to the stream; None if there is none.
+        mlp: the same of the MLP.
+        mid: what reads the stream before the MLP; None in parallel blocks and in those with one sublayer.
+        last: the norm that ends a post-norm block, in which `mid` is the norm before.
+        mixer_scale: what the mixer's output is multiplied with before it is added.
+        mlp_scale: the same of the MLP's.
     """
 
-    attn_out: str | None = None
-    mlp_out: str | None = None
-    has_mid: bool = False
-    scale: float = 1.0
+    attention: bool = False
+    mixer: str | None = None
+    mlp: str | None = None
+    mid: str | None = None
+    last: str | None = None
+    mixer_scale: float = 1.0
+    mlp_scale: float = 1.0
+
+    @property
+    def has_mid(self) -> bool:
+        """Whether there is a stream between the two sublayers that can be read and replaced."""
+        return self.mixer is not None and self.mid is not None
+
+    @property
+    def lacks_mixer(self) -> bool:
+        """Whether the MLP adds to something else than the block reads, and what it is was not proved."""
+        return self.mixer is None and self.mid is not None
 
 
 @dataclass(frozen=True)
@@ -47,13 +63,18 @@ class ModuleLayout:
     sublayers: tuple[Sublayers, ...]
     ln_final: str | None
 
+    @property
+    def all_attend(self) -> bool:
+        """Whether every block has attention."""
+        return all(one.attention for one in self.sublayers)
+
 
 @dataclass(frozen=True)
 class Known:
     """What is known of a model_type: its sublayers' modules, as in `Sublayers`, and its list of blocks."""
 
-    attn_out: str | None
-    mlp_out: str | None
+    mixer: str
+    mlp: str
     blocks: str | None = None
 
 
@@ -69,6 +90,7 @@ KNOWN = {
     "opt": Known("self_attn", "fc2"),
     "xglm": Known("self_attn", "fc2"),
     "biogpt": Known("self_attn", "fc2"),
+    "fnet": Known("fourier.self", "output.dense"),
     "albert": Known("albert_layers.0.attention.dense", "albert_layers.0.ffn_output", "encoder.albert_layer_groups"),
     **dict.fromkeys(("gptj", "codegen", "gpt_neo", "gpt_bigcode"), _GPT2_LIKE),
     **dict.fromkeys(("starcoder2", "cohere", "cohere2", "stablelm", "phi", "olmo", "persimmon"), _SELF_ATTN),
@@ -132,18 +154,13 @@ def attention_of(block: nn.Module) -> str | None:
     return None
 
 
-def is_mlp(path: str) -> bool:
-    """Whether a path ends with a usual name of an MLP."""
-    return bool(_MLP.search(path))
-
-
 def has_recurrence(base: nn.Module) -> bool:
     """Whether some module carries a state along the text, as in Mamba: then texts cannot share a row."""
     return any(RECURRENT.search(type(module).__name__) for module in base.modules())
 
 
 def candidates(paths: list[str], attention: str | None) -> Iterator[tuple[str, str]]:
-    """Pairs of modules that may be what attention and the MLP add, the outermost first.
+    """Pairs of modules that may be what a block's mixer and its MLP add, the outermost first.
 
     Args:
         paths: modules of a block that return a tensor of the stream's shape, in the order in which they ran.
@@ -152,9 +169,18 @@ def candidates(paths: list[str], attention: str | None) -> Iterator[tuple[str, s
     order = {path: i for i, path in enumerate(paths)}
     inside = [path for path in paths if attention and (path == attention or path.startswith(f"{attention}."))]
     outside = [path for path in paths if path not in inside]
-    by_depth = lambda path: path.count(".")  # noqa: E731
-    firsts = sorted(inside, key=by_depth) + outside
-    for first in firsts:
-        for second in sorted(outside, key=lambda path: (not is_mlp(path), by_depth(path), -order[path])):
-            if second != first and (first in inside or order[first] < order[second]):
+    for first in by_depth(inside) + (outside if inside else by_depth(outside)):
+        for second in sorted(outside, key=lambda path: (not _MLP.search(path), path.count("."), -order[path])):
+            named = attention or follows_mlp(second, paths[order[first] + 1 :])
+            if second != first and named and (first in inside or order[first] < order[second]):
                 yield first, second
+
+
+def by_depth(paths: list[str]) -> list[str]:
+    """The outermost modules first."""
+    return sorted(paths, key=lambda path: path.count("."))
+
+
+def follows_mlp(path: str, paths: list[str]) -> bool:
+    """Whether a module has the usual name of an MLP, or one before it has: norms of outputs have others."""
+    return path in paths and any(_MLP.search(one) for one in paths[: paths.index(path) + 1])

@@ -2,7 +2,8 @@
 
 `resid_pre.i` is what block i reads and `resid_post.i` what it returns (in post-norm blocks after their last norm), so
 `resid_post.i = resid_pre.{i+1}` always holds. With pre-norm blocks `resid_pre + attn_out + mlp_out = resid_post`.
-`resid_mid` is computed as `resid_pre + attn_out`, and a replacement of it goes through `attn_out`.
+`resid_mid` is computed as `resid_pre + attn_out`, and a replacement of it goes through `attn_out`. Where some layer has
+no attention, every layer has `mixer_out`, which is `attn_out` in those that have.
 
 Axes: B batch, L query position, M key position, D d_model, V vocab.
 """
@@ -20,14 +21,24 @@ from torch import Tensor, nn
 from probekit.errors import UsageError
 from probekit.hooks import HookPoint
 from probekit.interventions import TextTokens
-from probekit.models.adapter.config import AdapterConfig
+from probekit.models.adapter.config import AdapterConfig, active_stream
 from probekit.models.adapter.layouts import ModuleLayout, Sublayers
-from probekit.models.adapter.proof import accepted, first_of, stream_argument
+from probekit.models.adapter.proof import accepted, first_of, residual_stream, stream_argument, with_stream
 from probekit.models.base import LanguageModel, check_mask
 from probekit.models.layers import causal_mask, in_window
 
 CACHES = ("past_key_values", "cache_params")  # fields of the output; and arguments, "cache" since transformers 5.24
 WHY_NO_SUBLAYER = "no module of this class was proved to add it to the stream; take resid_pre or resid_post"
+NO_MIDDLE = (
+    "no module reads a stream between its sublayers, so that resid_pre + attn_out + mlp_out = resid_post; "
+    "take resid_pre, attn_out, mlp_out or resid_post"
+)
+NO_ATTENTION = "no layer has attention; take mixer_out"
+ONE_SUBLAYER = "a block has one sublayer, so that resid_pre + its output = resid_post; take resid_pre or resid_post"
+FROM_SEVERAL = (
+    "its sublayers add to a prediction from several streams, and resid_pre and resid_post are the one that they read; "
+    "take these, or embed"
+)
 WHY_NOT_HERE = "the adapter has the residual stream's points alone; take resid_pre or resid_post"
 
 
@@ -56,14 +67,15 @@ class _Stopped(Exception):
 
 
 class BlockPoints(nn.Module):
-    """The points of one block."""
+    """The points of one block, of a model in which all blocks have attention or not."""
 
-    def __init__(self, proved: Sublayers):
+    def __init__(self, proved: Sublayers, all_attend: bool):
         super().__init__()
         self.hook_resid_pre = HookPoint("B L D")
-        self.hook_attn_out = HookPoint("B L D") if proved.attn_out else None
-        self.hook_resid_mid = HookPoint("B L D") if proved.attn_out and proved.has_mid else None
-        self.hook_mlp_out = HookPoint("B L D") if proved.mlp_out else None
+        self.hook_attn_out = HookPoint("B L D") if proved.mixer and proved.attention else None
+        self.hook_mixer_out = HookPoint("B L D") if proved.mixer and not all_attend else None
+        self.hook_resid_mid = HookPoint("B L D") if proved.has_mid else None
+        self.hook_mlp_out = HookPoint("B L D") if proved.mlp else None
         self.hook_resid_post = HookPoint("B L D")
 
 
@@ -98,11 +110,12 @@ class AdaptedModel(LanguageModel):
         base = hf.base_model
         width = getattr(base.get_submodule(layout.embed), "embedding_dim", cfg.d_model)
         self.hook_embed = HookPoint("B L D" if width == cfg.d_model else f"B L {width}")
-        self.blocks = nn.ModuleList(BlockPoints(proved) for proved in layout.sublayers)
+        self.blocks = nn.ModuleList(BlockPoints(proved, layout.all_attend) for proved in layout.sublayers)
         self.ln_final = NormPoint() if layout.ln_final else None
         self.hf = hf
-        self.absent = _absent(layout)
+        self.absent = _absent(layout, active_stream(hf.config) is not None)
         self._layers_at = {path: [i for i, at in enumerate(layout.blocks) if at == path] for path in layout.blocks}
+        self._active = active_stream(hf.config)
         self._calls: dict[str, int] = {}
         self._resid: Tensor | None = None
         self._stop: int | None = None
@@ -307,18 +320,17 @@ class AdaptedModel(LanguageModel):
     def _attach(self, base: nn.Module) -> None:
         base.get_submodule(self.layout.embed).register_forward_hook(self._at(lambda: self.hook_embed))
         if self.layout.ln_final and self.ln_final is not None:
-            norm = self.ln_final
-            base.get_submodule(self.layout.ln_final).register_forward_hook(self._at(lambda: norm.hook_normalized))
+            base.get_submodule(self.layout.ln_final).register_forward_hook(self._after_norm(self.ln_final))
         for path, layers in self._layers_at.items():
             block = base.get_submodule(path)
             block.register_forward_pre_hook(self._before(path), with_kwargs=True)
             block.register_forward_hook(self._after(path))
             proved = self.layout.sublayers[layers[0]]
-            if proved.attn_out:
-                block.get_submodule(proved.attn_out).register_forward_hook(self._attention(path, proved.scale))
-            if proved.mlp_out:
-                at = self._at(lambda path=path: self._block(path).hook_mlp_out, proved.scale)
-                block.get_submodule(proved.mlp_out).register_forward_hook(at)
+            if proved.mixer:
+                block.get_submodule(proved.mixer).register_forward_hook(self._mixer(path, proved.mixer_scale))
+            if proved.mlp:
+                at = self._at(lambda path=path: self._block(path).hook_mlp_out, proved.mlp_scale)
+                block.get_submodule(proved.mlp).register_forward_hook(at)
 
     def _layer(self, path: str) -> int:
         return self._layers_at[path][self._calls.get(path, 0) % len(self._layers_at[path])]
@@ -335,16 +347,27 @@ class AdaptedModel(LanguageModel):
 
         return hook
 
+    def _after_norm(self, norm: NormPoint) -> Any:
+        at_end = self._at(lambda: norm.hook_normalized)
+
+        def hook(module: nn.Module, args: tuple, output: Any) -> Any:
+            is_last = sum(self._calls.values()) == self.cfg.n_layers  # NanoChat's norm is that of its embedding too
+            return at_end(module, args, output) if is_last else None
+
+        return hook
+
     def _before(self, path: str) -> Any:
         def hook(_: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Any:
             layer, point = self._layer(path), self._block(path).hook_resid_pre
-            resid = stream_argument(args, kwargs)
+            given = stream_argument(args, kwargs)
+            resid = residual_stream(given, self._active)
             changed = _passed(point, resid) if point.hooked else resid
             if self._stop == layer:
                 raise _Stopped(changed)
             self._resid = changed.clone() if self._needs_resid(path) else None
             if changed is resid:
                 return None
+            changed = with_stream(given, self._active, changed)
             return ((changed, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": changed})
 
         return hook
@@ -357,11 +380,13 @@ class AdaptedModel(LanguageModel):
         def hook(_: nn.Module, args: tuple, output: Any) -> Any:
             layer, point = self._layer(path), self._block(path).hook_resid_post
             self._calls[path] = self._calls.get(path, 0) + 1
-            resid = first_of(output)
+            resid = residual_stream(first_of(output), self._active)
             changed = _passed(point, resid) if point.hooked else resid
             if self._stop == layer + 1 == self.cfg.n_layers:
                 raise _Stopped(changed)
-            return None if changed is resid else _returned(output, changed)
+            if changed is resid:
+                return None
+            return _returned(output, with_stream(first_of(output), self._active, changed))
 
         return hook
 
@@ -371,13 +396,15 @@ class AdaptedModel(LanguageModel):
         shown = _passed(point, shown) if scale == 1 else point(shown * scale) / scale  # the product is a copy
         return shown.reshape(x.shape)
 
-    def _attention(self, path: str, scale: float) -> Any:
+    def _mixer(self, path: str, scale: float) -> Any:
         def hook(_: nn.Module, args: tuple, output: Any) -> Any:
             block = self._block(path)
-            out, middle = cast(HookPoint, block.hook_attn_out), block.hook_resid_mid
-            if not out.hooked and not self._needs_resid(path):
+            points = [one for one in (block.hook_attn_out, block.hook_mixer_out) if one is not None and one.hooked]
+            if not points and not self._needs_resid(path):
                 return None
-            added = self._sublayer(out, first_of(output), scale)
+            added, middle = first_of(output), block.hook_resid_mid
+            for point in points:
+                added = self._sublayer(point, added, scale)
             if middle is not None and middle.hooked:
                 resid = cast(Tensor, self._resid)
                 mid = resid + added.reshape(resid.shape) * scale
@@ -483,7 +510,7 @@ def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)[:, None]
 
 
-def _absent(layout: ModuleLayout) -> Mapping[str, str]:
+def _absent(layout: ModuleLayout, several: bool) -> Mapping[str, str]:
     """Why points are absent, for those that people ask for."""
     inner: tuple[str, ...] = (
         "q",
@@ -498,10 +525,15 @@ def _absent(layout: ModuleLayout) -> Mapping[str, str]:
         "pos_embed",
     )
     absent: dict[str, str] = dict.fromkeys(inner, WHY_NOT_HERE)
-    names = {"attn_out": "attn_out", "mlp_out": "mlp_out", "resid_mid": "has_mid"}
-    for short, proved in names.items():
-        if not all(getattr(one, proved) for one in layout.sublayers):
-            absent[short] = WHY_NO_SUBLAYER
+    blocks = layout.sublayers
+    sublayers = ("attn_out", "mlp_out", "resid_mid", *(() if layout.all_attend else ("mixer_out",)))
+    absent |= dict.fromkeys(sublayers, FROM_SEVERAL if several else WHY_NO_SUBLAYER)
+    if all((one.mixer is None) != (one.mlp is None) and one.mid is None for one in blocks):
+        absent |= dict.fromkeys(("mixer_out", "mlp_out", "resid_mid"), ONE_SUBLAYER)
+    elif all(one.mixer and one.mlp and one.mid is None for one in blocks):
+        absent["resid_mid"] = NO_MIDDLE
+    if not any(one.attention for one in blocks):
+        absent["attn_out"] = NO_ATTENTION
     if layout.ln_final is None:
         absent["ln_final"] = "no norm after the last block was found; take resid_post"
     return absent

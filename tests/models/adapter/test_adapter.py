@@ -18,15 +18,16 @@ TEXTS = [RNG.integers(3, 60, size=n).tolist() for n in (9, 1, 14, 6, 14, 3, 20, 
 TEXTS += [[*TEXTS[0][:5], 7, 8], TEXTS[0][:5], TEXTS[2]]
 # the kind of batch that each class allows: attention with positions of their own is packed, ALiBi and states are not
 PACKED = {"gptj", "codegen", "opt", "falcon", "starcoder2", "cohere", "cohere2", "stablelm", "phi", "granite", "glm4"}
-PACKED |= {"gemma2", "vaultgemma", "electra", "albert"}
+PACKED |= {"gemma2", "vaultgemma", "electra", "albert", "olmo", "gpt_oss", "gemma3n_text"}
 PARALLEL = {"gptj", "codegen", "falcon", "cohere", "cohere2", "phi"}
 # one class for each way of batching, of adding sublayers up and of mixing tokens; the others differ in arithmetic,
 # which `transformers` computes on both sides of a self-test
 SELF_TESTED = ["gptj", "bloom", "opt", "gpt_neo", "starcoder2", "granite", "gemma2", "deberta-v2", "albert"]
-SELF_TESTED += ["mamba", "jamba", "recurrent_gemma"]
+SELF_TESTED += ["mamba", "jamba", "recurrent_gemma", "nemotron_h", "gpt_oss"]
 EACH_WAY = [*SELF_TESTED, "falcon", "electra"]
 # the layers that are attention, where not all are
-ATTENTION = {"mamba": [], "jamba": [1], "recurrent_gemma": [1]}
+ATTENTION = {"mamba": [], "jamba": [1], "recurrent_gemma": [1], "nemotron_h": [2]}
+ONE_SUBLAYER = {"mamba": [], "nemotron_h": [1, 3]}  # a block -> the layers whose sublayer is an MLP
 
 
 def relative(got, wanted):
@@ -78,17 +79,21 @@ def test_sublayers_add_up_to_the_stream(kind):
     model = wrapped(kind)
     _, cache = model.run_with_cache(torch.tensor([TEXTS[0]]), return_logits=False)
     for layer, block in enumerate(model.blocks):
-        names = {name for name in ("hook_attn_out", "hook_resid_mid", "hook_mlp_out") if getattr(block, name)}
-        is_attention = layer in ATTENTION.get(kind, range(99))
-        assert ("hook_attn_out" in names) == is_attention
-        assert ("hook_resid_mid" in names) == (is_attention and kind not in PARALLEL)
+        names = {name for name in ("attn_out", "mixer_out", "resid_mid", "mlp_out") if getattr(block, f"hook_{name}")}
+        mlp_alone = layer in ONE_SUBLAYER.get(kind, ())
+        mixer = "mixer_out" if kind in ATTENTION else "attn_out"
+        wanted = set() if mlp_alone else {mixer, *(["attn_out"] if layer in ATTENTION.get(kind, range(99)) else [])}
+        wanted |= {"mlp_out"} if mlp_alone or kind not in ONE_SUBLAYER else set()
+        assert names == wanted | ({"resid_mid"} if kind not in {*ONE_SUBLAYER, *PARALLEL} else set())
         if layer:
             assert torch.equal(cache["resid_pre", layer], cache["resid_post", layer - 1])
-        if is_attention and kind not in ("electra", "albert", "deberta-v2"):
-            total = cache["resid_pre", layer] + cache["attn_out", layer] + cache["mlp_out", layer]
+        if kind not in ("electra", "albert", "deberta-v2"):
+            total = sum((cache[name, layer] for name in {mixer, "mlp_out"} & names), cache["resid_pre", layer])
             assert relative(total, cache["resid_post", layer]) < 1e-5
-        if "hook_resid_mid" in names:
-            assert torch.equal(cache["resid_mid", layer], cache["resid_pre", layer] + cache["attn_out", layer])
+        if "resid_mid" in names:
+            assert torch.equal(cache["resid_mid", layer], cache["resid_pre", layer] + cache[mixer, layer])
+        if {"attn_out", "mixer_out"} <= names:
+            assert torch.equal(cache["attn_out", layer], cache["mixer_out", layer])
 
 
 @torch.no_grad()
@@ -98,7 +103,7 @@ def test_what_is_added_at_a_point_arrives_in_the_stream(kind):
     tokens, last = torch.tensor([TEXTS[0]]), model.cfg.n_layers - 1
     added = torch.randn(1, 9, 32, generator=torch.Generator().manual_seed(0))
     plain, before = model.run_with_cache(tokens, return_logits=False)
-    for point in ("attn_out", "resid_mid", "mlp_out", "resid_pre", "resid_post"):
+    for point in ("attn_out", "mixer_out", "resid_mid", "mlp_out", "resid_pre", "resid_post"):
         if not getattr(model.blocks[last], f"hook_{point}"):
             continue
         with model.hooks([((point, last), lambda x, hook: x + added)]):
@@ -107,7 +112,7 @@ def test_what_is_added_at_a_point_arrives_in_the_stream(kind):
         assert relative(edited, plain) > 1e-3
         if point != "resid_pre" and kind not in ("deberta-v2", "electra", "albert"):  # beside what the MLP makes of it
             moved = after["resid_post", last] - before["resid_post", last]
-            is_before = point in ("attn_out", "resid_mid")
+            is_before = point in ("attn_out", "mixer_out", "resid_mid") and kind not in ONE_SUBLAYER
             by_mlp = after["mlp_out", last] - before["mlp_out", last] if is_before else 0
             torch.testing.assert_close(moved - by_mlp, added, atol=2e-5, rtol=0)
 
@@ -142,6 +147,35 @@ def test_generation_is_that_of_transformers(kind):
             with torch.no_grad():
                 ids.append(int(hf(torch.tensor([ids])).logits[0, -1].argmax()))
         assert ids[len(prompt) :] == new
+
+
+@torch.no_grad()
+@pytest.mark.usefixtures("five_texts")
+@pytest.mark.parametrize("active", [0, 2])
+def test_of_several_streams_the_active_one_is_the_residual_stream(active):
+    """Gemma 3n's blocks pass on four of them, [4, B, L, D]."""
+    model = load(config_of("gemma3n_text") | {"altup_active_idx": active})
+    model.name, tokens = "gemma3n_text", torch.tensor([TEXTS[0]])
+    reference = made_again(model.hf_source).base_model
+    _, cache = model.run_with_cache(tokens, return_logits=False)
+    for layer, state in enumerate(reference(tokens, output_hidden_states=True).hidden_states[:4]):
+        assert relative(cache["resid_pre", layer], state[active]) < 1e-5
+    other = torch.randn(1, 9, 32, generator=torch.Generator().manual_seed(0))
+
+    def replaced(_, args):
+        streams = args[0].clone()
+        streams[active] = other
+        return (streams, *args[1:])
+
+    for layer, at in ((2, ("resid_pre", 2)), (3, ("resid_post", 2))):
+        hook = reference.layers[layer].register_forward_pre_hook(replaced)
+        wanted = reference(tokens)[0]
+        hook.remove()
+        with model.hooks([(at, lambda x, hook: other)]):
+            assert relative(model(tokens, return_logits=False), wanted) < 1e-5
+    assert pk.selftest(model).passed
+    with pytest.raises(UsageError, match="no point attn_out: its sublayers add to a prediction from several streams"):
+        model.resolve(("attn_out", 1))
 
 
 def test_an_encoder_is_bidirectional_and_does_not_generate():
@@ -180,17 +214,6 @@ def test_a_padding_id_within_a_text_has_a_position_like_any_other_token():
         assert relative(acts.per_text("resid_post.2")[i], wanted) < 1e-5
         assert relative(cache["resid_post", 2][0], wanted) < 1e-5
     model.name = "xlm-roberta"
-    assert pk.selftest(model).passed
-
-
-@pytest.mark.usefixtures("five_texts")
-def test_local_experts_are_no_local_attention():
-    """`num_local_experts` is a field of GPT-OSS, whose attention has sinks and windows."""
-    fields = {**GATED, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 5}
-    types = {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
-    model = load({"model_type": "gpt_oss", **fields, **types, "rope_parameters": {"rope_type": "default"}})
-    model.name = "gpt_oss"
-    assert (model.batching, model.form.kind) == ("packed", "by type")
     assert pk.selftest(model).passed
 
 

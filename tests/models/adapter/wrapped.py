@@ -34,6 +34,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "phi": GATED | {"partial_rotary_factor": 0.5},
     "granite": GATED | {"residual_multiplier": 0.3},
     "glm4": GATED | {"head_dim": 8},
+    "olmo": GATED,
+    "gpt_oss": GATED
+    | {"head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 5}
+    | {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+    | {"rope_parameters": {"rope_type": "default"}},
     "vaultgemma": GATED | {"head_dim": 8, "sliding_window": 4},
     "gemma2": GATED | {"head_dim": 8, "sliding_window": 4, "query_pre_attn_scalar": 8},
     "deberta-v2": NEW | {"intermediate_size": 48, "relative_attention": True, "pos_att_type": ["p2c", "c2p"]},
@@ -47,6 +52,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "recurrent_gemma": GATED
     | {"head_dim": 8, "lru_width": 32, "attention_window_size": 8, "conv1d_width": 4}
     | {"block_types": ["recurrent", "attention"]},
+    "gemma3n_text": GATED
+    | {"num_hidden_layers": 4, "head_dim": 8, "vocab_size_per_layer_input": 60, "hidden_size_per_layer_input": 8}
+    | {"layer_types": ["sliding_attention", "full_attention"] * 2, "num_kv_shared_layers": 2, "sliding_window": 4}
+    | {"activation_sparsity_pattern": [0.5, 0.5, 0.0, 0.0], "laurel_rank": 4},
+    "nemotron_h": GATED
+    | {"layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"], "num_hidden_layers": 4, "head_dim": 8}
+    | {"mamba_num_heads": 4, "mamba_head_dim": 16, "n_groups": 1, "ssm_state_size": 4, "chunk_size": 8}
+    | {"n_routed_experts": 4, "moe_intermediate_size": 16, "moe_shared_expert_intermediate_size": 16},
 }
 
 
