@@ -36,6 +36,7 @@ POINTS = {
     "rot_k": "blocks.{layer}.attn.hook_rot_k",
     "attn_scores": "blocks.{layer}.attn.hook_attn_scores",
     "attn_pattern": "blocks.{layer}.attn.hook_pattern",
+    "attn_gate": "blocks.{layer}.attn.hook_gate",  # what multiplies the heads' outputs, where there is such a gate
     "z": "blocks.{layer}.attn.hook_z",
     "result": "blocks.{layer}.attn.hook_result",
     "ln1_post_scale": "blocks.{layer}.ln1_post.hook_scale",

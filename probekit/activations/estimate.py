@@ -143,13 +143,15 @@ def _batch_flops(work: StackWork, blocks: np.ndarray) -> int:
 
 
 def _unread_flops(plan: ExtractionPlan, work: StackWork, blocks: np.ndarray) -> int:
-    """FLOPs of a batch that the last block leaves out: all but keys and values of the nodes that are not read."""
+    """FLOPs of a batch that the last block leaves out: of nodes that are not read, all but what others need of them."""
     read = nodes_of_last_block(plan, work.packing.batch(blocks)) if work.n_blocks else None
     if read is None:
         return 0
     stack, sources, (B, R) = work.stack, work.packing.sources, read.positions.shape
     N, width = int(work.packing.sizes[blocks].max()), stack.d_model * stack.d_head
-    each = sum(token_flops(stack).values()) - 4 * width * stack.n_kv_heads + 2 * attention_flops(stack, 1, N)
+    of_token = token_flops(stack)
+    needed = 4 * width * stack.n_kv_heads if stack.delta is None else of_token["QKV"] + of_token["recurrence"]
+    each = sum(of_token.values()) - needed + 2 * attention_flops(stack, 1, N)
     if sources is not None:
         each += 4 * width * stack.n_heads + 2 * attention_flops(stack, 1, int(sources.sizes[blocks].max()))
     return B * (N - R) * each

@@ -303,7 +303,8 @@ class LogitAttribution:
     """The shares of a logit, or of a difference of two; they sum to it, before a soft cap.
 
     Attributes:
-        components: "embed", "pos_embed", "attn.3.head.7", "attn.3.bias", "mlp.3", "ln_final.bias" and "head.bias".
+        components: "embed", "pos_embed", "attn.3.head.7", "attn.3.bias", "mlp.3", "ln_final.bias" and "head.bias"; of a
+            layer without attention "mixer.3".
         layers: of each component; None for those outside the blocks.
         heads: of each component; None for all but heads.
         share: of each component, float64.
@@ -401,7 +402,9 @@ def _written(model: LanguageModel, ids: list[int], at: int) -> tuple[dict[str, T
     """What each component writes to the stream at one token, float64, by short name; and the model's output there."""
     places = [Place(short, None) for short in ("embed", "pos_embed") if POINTS[short] in model.points]
     last = model.n_layers - 1
-    places += [Place(short, layer) for layer in range(last + 1) for short in ("result", "mlp_out")]
+    places += [Place("mlp_out", layer) for layer in range(last + 1)]
+    places += [Place("result", layer) for layer in model.layers_of("result")]
+    places += [Place("mixer_out", layer) for layer in model.layers_of("mixer_out")]
     places.append(Place("resid_post", last))
     tokens = torch.tensor([ids[: at + 1]], device=model.device)
     with torch.no_grad():
@@ -439,9 +442,13 @@ def _held(norm: nn.Module, x_D: Tensor, slope_D: Tensor) -> tuple[Tensor, float]
 
 
 def _of_block(block: Any, layer: int, written: dict[str, Tensor], slope_D: Tensor) -> list[_Share]:
-    """The shares of a block's heads, of its attention's bias, and of its MLP."""
-    result_HD, mlp_out_D = written[f"result.{layer}"], written[f"mlp_out.{layer}"]
-    slope_D = slope_D.to(result_HD.device)
+    """The shares of a block's heads and its attention's bias, or of what it has in place of them; and of its MLP."""
+    mlp_out_D = written[f"mlp_out.{layer}"]
+    slope_D = slope_D.to(mlp_out_D.device)
+    mlp: _Share = (f"mlp.{layer}", layer, None, float(mlp_out_D @ slope_D))
+    result_HD = written.get(f"result.{layer}")
+    if result_HD is None:
+        return [(f"mixer.{layer}", layer, None, float(written[f"mixer_out.{layer}"] @ slope_D)), mlp]
     bias_D = None if block.attn.out.bias is None else block.attn.out.bias.detach().double()
     attn_D = result_HD.sum(0) if bias_D is None else result_HD.sum(0) + bias_D
     inner_D, constant = _held(getattr(block, "ln1_post", nn.Identity()), attn_D, slope_D)
@@ -450,4 +457,4 @@ def _of_block(block: Any, layer: int, written: dict[str, Tensor], slope_D: Tenso
     ]
     if bias_D is not None:
         shares.append((f"attn.{layer}.bias", layer, None, float(bias_D @ inner_D) + constant))
-    return [*shares, (f"mlp.{layer}", layer, None, float(mlp_out_D @ slope_D))]
+    return [*shares, mlp]

@@ -129,6 +129,27 @@ _TABLES: dict[str, tuple[Mapping[str, Any], tuple[str, ...], tuple[_Row, ...]]] 
             ("qwen3-235b-a22b", "Qwen/Qwen3-235B-A22B", (4096, 12288, 94, 64, 4, 151936, 40960, 1536)),
         ),
     ),
+    "qwen3_next": (
+        {**_UNTIED, "head_dim": 256, "num_experts": 512, "num_experts_per_tok": 10, "norm_topk_prob": True},
+        (*_DECODER, "moe_intermediate_size"),
+        (("qwen3-next-80b-a3b", "Qwen/Qwen3-Next-80B-A3B-Instruct", (2048, 5120, 48, 16, 2, 151936, 262144, 512)),),
+    ),
+    "qwen3_5_text": (
+        {**_UNTIED, "head_dim": 256},
+        (*_DECODER, "linear_num_value_heads"),
+        (
+            ("qwen3.5-0.8b", "Qwen/Qwen3.5-0.8B", (1024, 3584, 24, 8, 2, 248320, 262144, 16), _TIED),
+            ("qwen3.5-2b", "Qwen/Qwen3.5-2B", (2048, 6144, 24, 8, 2, 248320, 262144, 16), _TIED),
+            ("qwen3.5-4b", "Qwen/Qwen3.5-4B", (2560, 9216, 32, 16, 4, 248320, 262144, 32), _TIED),
+            ("qwen3.5-9b", "Qwen/Qwen3.5-9B", (4096, 12288, 32, 16, 4, 248320, 262144, 32)),
+            ("qwen3.5-27b", "Qwen/Qwen3.5-27B", (5120, 17408, 64, 24, 4, 248320, 262144, 48)),
+        ),
+    ),
+    "qwen3_5_moe_text": (
+        {**_UNTIED, "head_dim": 256, "num_experts": 256, "num_experts_per_tok": 8},
+        ("moe_intermediate_size", *(field for field in _DECODER if field != "intermediate_size")),
+        (("qwen3.5-35b-a3b", "Qwen/Qwen3.5-35B-A3B", (512, 2048, 40, 16, 2, 248320, 262144)),),
+    ),
     "gemma2": (
         _GEMMA_2,
         _DECODER,

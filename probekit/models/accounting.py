@@ -17,14 +17,26 @@ for masked tokens has one more product, 2 L D^2; a pooler is not part of the for
 
 In a mixture of experts, A of E experts compute a token: the router takes 2 L D E, and each product of the MLP
 2 L D F A, where F is the width of one expert. The parameters are those of all E, and D E of the router. A parallel
-block (attention and MLP read the same stream) computes as much as a sequential one.
+block (attention and MLP read the same stream) computes as much as a sequential one. An expert of width S that computes
+every token adds 2 L D S to each product of the MLP, and its gate 2 L D to the router. A gate of the heads' outputs adds
+2 L D H K to QKV.
+
+A block with gated DeltaNet has no attention. With J key heads of width K and N value heads of width V, its inputs take
+2 L D (2 J K + 2 N V + 2 N), its output 2 L N V D, and the recurrence, for each chunk of C = min(64, L) tokens,
+
+    overlaps of keys and of queries with keys   4 C^2 K      for each key head
+    inverse of the system of the chunk          C^3          for each value head, as are
+    memory read twice and rewritten once        6 C K V
+    the chunk's own tokens                      4 C^2 V
+
+Its cache holds N K V values and the last inputs of its convolution, however long the text.
 
 Norms are counted per element: LayerNorm 7 (mean, centre, square, sum, divide, gain, shift), without a shift 6, RMSNorm
 4 (square, sum, divide, gain). Norms of queries and keys see (H + G) K elements a token, and have 2 K gains if each head
 is normalised alone, (H + G) K if all heads together. Embeddings are counted per added vector (position, segment); a
-look-up costs nothing. Biases, activation functions, rotations, softmax, the choice of experts, caps of scores and the
-sums of the residual stream are left out: they are O(LD), O(LF), O(LE) and O(L^2 H). A sliding window saves nothing
-here: its mask hides scores that are computed.
+look-up costs nothing. Biases, activation functions, rotations, softmax, the choice of experts, caps of scores, the
+convolution, decays and norms inside DeltaNet, and the sums of the residual stream are left out: they are O(LD), O(LF),
+O(LE), O(LCN) and O(L^2 H). A sliding window saves nothing here: its mask hides scores that are computed.
 
 Axes: B batch, L query position, M key position, D d_model, H heads, G kv heads, K d_head, F d_mlp, E experts, V vocab.
 """
@@ -36,7 +48,7 @@ from typing import Any
 
 from probekit.errors import UsageError
 from probekit.machine.dtypes import BYTES, dtype_name
-from probekit.models.shapes import ModelShape, StackShape, equal_blocks, equal_stacks
+from probekit.models.shapes import DeltaShape, ModelShape, StackShape, equal_blocks, equal_stacks
 from probekit.points import POINTS, base_name
 from probekit.tables import text_table
 from probekit.text import counted, metric
@@ -46,6 +58,7 @@ COMPONENTS: tuple[str, ...] = (
     "QKV",
     "scores",
     "weighted sum",
+    "recurrence",
     "output projection",
     "router",
     "MLP gate",
@@ -63,23 +76,36 @@ def block_parameters(stack: StackShape) -> dict[str, int]:
 
     QKV has D (H + 2G) K weights, the output projection H K D, each product of an MLP D F, for each expert one; each of
     these has as many biases as outputs. A router has D E. A norm has D gains, and D shifts unless it has none; norms of
-    queries and keys have 2 K gains, or (H + G) K. Cross-attention is a second attention.
+    queries and keys have 2 K gains, or (H + G) K. Cross-attention is a second attention. DeltaNet has its inputs and
+    output, a weight of each channel for each token that the convolution sees, two numbers a head, and a norm's V gains.
     """
     D, F, queries, both = stack.d_model, stack.d_mlp, stack.n_heads * stack.d_head, stack.n_kv_heads * stack.d_head * 2
-    qkv = (D + stack.qkv_bias) * (queries + both)
-    out = (queries + stack.out_bias) * D
     n_mlps = stack.n_experts or 1
     up = n_mlps * (D + stack.mlp_bias) * F
-    parts = {"QKV": qkv, "output projection": out}
+    gains = len(stack.norms) * D + {"": 0, "K": 2 * stack.d_head, "HK": queries + both // 2}[stack.qk_norm]
+    if (delta := stack.delta) is not None:
+        parts = {"QKV": D * _delta_inputs(delta), "convolution": delta.conv_width * delta.n_channels}
+        parts |= {"decay": 2 * delta.n_value_heads}
+        parts |= {"output projection": D * delta.n_value_heads * delta.d_value_head}
+        gains += delta.d_value_head
+    else:
+        qkv = (D + stack.qkv_bias) * (queries * (1 + stack.output_gate) + both)
+        parts = {"QKV": qkv, "output projection": (queries + stack.out_bias) * D}
     if stack.cross:
-        parts |= {"cross QKV": qkv, "cross output projection": out}
+        parts |= {f"cross {part}": n for part, n in parts.items()}
     if stack.n_experts:
         parts |= {"router": D * stack.n_experts}
+    if stack.d_shared_mlp:
+        parts |= {"shared expert": D * (3 * stack.d_shared_mlp + 1)}
     if stack.gated:
         parts |= {"MLP gate": up}
     parts |= {"MLP up": up, "MLP down": n_mlps * (F + stack.mlp_bias) * D}
-    gains = len(stack.norms) * D + {"": 0, "K": 2 * stack.d_head, "HK": queries + both // 2}[stack.qk_norm]
     return parts | {"norms": gains * (1 + stack.norm_shift)}
+
+
+def _delta_inputs(delta: DeltaShape) -> int:
+    """Numbers that DeltaNet projects a token to: queries, keys, values, gates of values, and two for each head."""
+    return delta.n_channels + delta.n_value_heads * (delta.d_value_head + 2)
 
 
 def parameters(shape: ModelShape) -> int:
@@ -99,23 +125,35 @@ def idle_parameters(shape: ModelShape) -> int:
 
 
 def attention_flops(stack: StackShape, queries: int, keys: int) -> int:
-    """FLOPs of one attention's scores, 2 L M H K; its weighted sum takes as many."""
-    return 2 * queries * keys * stack.n_heads * stack.d_head
+    """FLOPs of one attention's scores, 2 L M H K, or 0 without attention; its weighted sum takes as many."""
+    return 0 if stack.delta else 2 * queries * keys * stack.n_heads * stack.d_head
+
+
+def recurrence_flops(delta: DeltaShape, context: int) -> int:
+    """FLOPs of the delta rule in one block, of a text of `context` tokens; the last chunk is filled up."""
+    C, K, V = min(delta.chunk, context), delta.d_key_head, delta.d_value_head
+    of_value_head = C**3 + 6 * C * K * V + 4 * C * C * V
+    return math.ceil(context / C) * (delta.n_key_heads * 4 * C * C * K + delta.n_value_heads * of_value_head)
 
 
 def token_flops(stack: StackShape) -> dict[str, int]:
     """FLOPs of one token in one block by component, without scores, weighted sum and cross-attention.
 
-    2 D (H + 2G) K + 2 H K D, and 2 D F for each product of the MLP of each expert that computes the token. All blocks
-    of the stack are alike (`equal_blocks`).
+    2 D (H + 2G) K + 2 H K D, and 2 D F for each product of the MLP of each expert that computes the token; the
+    recurrence of DeltaNet in whole chunks. All blocks of the stack are alike (`equal_blocks`).
     """
     D, queries, both = stack.d_model, stack.n_heads * stack.d_head, stack.n_kv_heads * stack.d_head * 2
-    product = 2 * D * stack.d_mlp * (stack.n_active_experts or 1)
+    product = 2 * D * (stack.d_mlp * (stack.n_active_experts or 1) + stack.d_shared_mlp)
     normalised = len(stack.norms) * D + (queries + both // 2 if stack.qk_norm else 0)
+    inputs, outputs, recurrence = queries * (1 + stack.output_gate) + both, queries, 0
+    if (delta := stack.delta) is not None:
+        inputs, outputs = _delta_inputs(delta), delta.n_value_heads * delta.d_value_head
+        recurrence = recurrence_flops(delta, delta.chunk) // delta.chunk
     return {
-        "QKV": 2 * D * (queries + both),
-        "output projection": 2 * queries * D,
-        "router": 2 * D * stack.n_experts,
+        "QKV": 2 * D * inputs,
+        "recurrence": recurrence,
+        "output projection": 2 * outputs * D,
+        "router": 2 * D * (stack.n_experts + bool(stack.d_shared_mlp)),
         "MLP gate": product if stack.gated else 0,
         "MLP up": product,
         "MLP down": product,
@@ -131,6 +169,8 @@ def norm_flops(stack: StackShape) -> int:
 def block_flops(stack: StackShape, context: int) -> dict[str, int]:
     """FLOPs of one text of `context` tokens in one block by component; a cross-attention's source is equally long."""
     flops = {name: context * n for name, n in token_flops(stack).items()}
+    if stack.delta is not None:
+        flops["recurrence"] = recurrence_flops(stack.delta, context)
     scores = attention_flops(stack, context, context)
     if stack.cross:  # queries from the target, keys and values from the source
         flops["QKV"] *= 2
@@ -157,12 +197,21 @@ def forward_flops(shape: ModelShape, context: int, batch: int = 1) -> dict[str, 
 
 
 def cache_values(shape: ModelShape, context: int, batch: int = 1) -> int:
-    """Values in a cache of `context` tokens: 2 B L G K per layer, and as many for the source with cross-attention."""
+    """Values in a cache of `context` tokens: 2 B L G K per layer, and as many for the source with cross-attention.
+
+    Of a layer with DeltaNet, its memories and the last inputs of its convolution.
+    """
     if not shape.cached:
         return 0
-    stack = shape.stacks[-1]
-    each = 2 * batch * context * stack.n_kv_heads * stack.d_head
-    return stack.n_layers * each * (2 if stack.cross else 1)
+    return sum(part.n_layers * batch * _cached_by(part, context) for part in equal_blocks(shape.stacks[-1]))
+
+
+def _cached_by(stack: StackShape, context: int) -> int:
+    """Values that a block keeps of a text."""
+    if (delta := stack.delta) is None:
+        return 2 * context * stack.n_kv_heads * stack.d_head * (2 if stack.cross else 1)
+    memory = delta.n_value_heads * delta.d_key_head * delta.d_value_head
+    return memory + (delta.conv_width - 1) * delta.n_channels
 
 
 def working_values(shape: ModelShape, context: int, batch: int = 1) -> int:
@@ -180,15 +229,20 @@ def block_width(stack: StackShape, context: int) -> int:
     """About the largest number of values that a block holds for one token of `context`.
 
     Attention: 3 D + (3H + 2G) K, for the stream, the norm's output and the result; queries, keys, values, and the
-    heads' output twice (as computed, and concatenated); rotation adds (H + G) K, and so do norms of queries and keys.
+    heads' output twice (as computed, and concatenated); rotation adds (H + G) K, and so do norms of queries and keys. A
+    gate of the output adds 2 H K. DeltaNet: 2 D, 4 of each channel around the convolution, and of each value head 3 K,
+    5 V and 3 C (keys and queries, values and what is read, products of the chunk's tokens with each other).
     MLP: 5 D + F, for the stream before and after the attention, the attention's output, the norm's output and the
     result; 5 D + 3 F with a gate; with experts F of each that computes the token, and 2 E. Scores and pattern stay
     inside the fused kernel unless they are capped.
     """
     H, G = stack.n_heads, stack.n_kv_heads
     again = (H + G) * (stack.rotary + bool(stack.qk_norm))
-    attention = 3 * stack.d_model + (3 * H + 2 * G + again) * stack.d_head
+    attention = 3 * stack.d_model + (3 * H + 2 * G + again + 2 * H * stack.output_gate) * stack.d_head
     attention += 2 * H * context if stack.capped_scores else 0
+    if (delta := stack.delta) is not None:
+        of_head = 3 * delta.d_key_head + 5 * delta.d_value_head + 3 * min(delta.chunk, context)
+        attention = 2 * stack.d_model + 4 * delta.n_channels + delta.n_value_heads * of_head
     inner = (3 if stack.gated else 1) * stack.d_mlp * (stack.n_active_experts or 1)
     return max(attention, 5 * stack.d_model + inner + 2 * stack.n_experts)
 
@@ -386,10 +440,13 @@ def _block_points(stack: StackShape) -> dict[str, str]:
     """Points of a block, with their axes."""
     attention = {"q": "B L H K", "k": "B M G K", "v": "B M G K"}
     pairs = {"attn_scores": "B H L M", "attn_pattern": "B H L M", "z": "B L H K", "result": "B L H D"}
-    points = {"resid_pre": "B L D", **attention, **pairs, **_qk_norm_points(stack)}
-    if stack.rotary:
-        points |= {"rot_q": "B L H K", "rot_k": "B M G K"}
-    points |= {"attn_out": "B L D"} if stack.parallel else {"attn_out": "B L D", "resid_mid": "B L D"}
+    points = {"resid_pre": "B L D"}
+    if stack.delta is None:
+        points |= {**attention, **pairs, **_qk_norm_points(stack), "attn_out": "B L D"}
+        points |= {"rot_q": "B L H K", "rot_k": "B M G K"} if stack.rotary else {}
+        points |= {"attn_gate": "B L H K"} if stack.output_gate else {}
+    points |= {"mixer_out": "B L D"} if stack.hybrid else {}
+    points |= {} if stack.parallel else {"resid_mid": "B L D"}
     if stack.cross:
         points |= {f"cross_{name}": axes for name, axes in (attention | pairs).items()}
         points |= {"cross_attn_out": "B L D", "resid_mid_cross": "B L D"}
@@ -455,8 +512,8 @@ def _parameters(account: Account) -> str:
 
 
 def _blocks(stack: StackShape) -> str:
-    """Such as "12 decoder blocks" or "24 blocks with 64 experts"."""
-    blocks = counted(stack.n_layers, f"{stack.name} block".strip())
+    """Such as "12 decoder blocks", "24 blocks with 64 experts" or "36 DeltaNet blocks"."""
+    blocks = counted(stack.n_layers, f"{'DeltaNet' if stack.delta else stack.name} block".strip())
     return f"{blocks} with {stack.n_experts} experts" if stack.n_experts else blocks
 
 

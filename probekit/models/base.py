@@ -44,6 +44,7 @@ class LanguageModel(HookedModule):
         placement: the devices of its parts, if it is spread over several.
         stays: whether the weights stay on the devices and in the type in which they were loaded.
         starts: whether a forward can start at a later block (`starting`).
+        forks: whether texts in a row may share a prefix and go on differently; a recurrent state follows one text only.
         initial_gain: of norms, before training.
     """
 
@@ -63,6 +64,7 @@ class LanguageModel(HookedModule):
     placement: Placement | None = None
     stays: bool = False
     starts: bool = True
+    forks: bool = True
     initial_gain: float = 1.0
     _read: Tensor | None = None
     _start: tuple[int, Tensor] | None = None
@@ -280,6 +282,10 @@ class LanguageModel(HookedModule):
         In a bidirectional model as many on either side.
         """
         return None
+
+    def empty_cache(self) -> KeyValueCache:
+        """A cache for the tokens of a forward and of those that continue it."""
+        return KeyValueCache(self.cfg.n_layers)
 
     @property
     def has_logits(self) -> bool:

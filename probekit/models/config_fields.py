@@ -12,7 +12,7 @@ from typing import Any
 
 from probekit.errors import DataError, nearest
 
-FULL, SLIDING = "full_attention", "sliding_attention"  # values of layer_types
+FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention"  # values of layer_types
 
 # Far above any model. A file with a larger size is damaged, and would hang before its weights were checked.
 LARGEST_NUMBER = 1e15  # of an epsilon, a base of angles; the largest base in use is 1e9
@@ -31,6 +31,12 @@ LARGEST = {
     "d_vocab": 1 << 23,
     "n_experts": 1 << 12,
     "n_active_experts": 1 << 12,
+    "d_shared_mlp": 1 << 20,
+    "n_key_heads": 1 << 12,
+    "n_value_heads": 1 << 12,
+    "d_key_head": 1 << 14,
+    "d_value_head": 1 << 14,
+    "conv_width": 1 << 8,
     "n_segments": 1 << 12,
     "n_decoder_heads": 1 << 12,
     "d_decoder_mlp": 1 << 20,

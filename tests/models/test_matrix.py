@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 import probekit as pk
 from probekit.errors import UsageError
-from probekit.models.cache import KeyValueCache
 from probekit.models.families import family_of, shape_of
 from probekit.models.generation import generate
 from probekit.models.layers import ACTIVATIONS
@@ -105,7 +104,8 @@ def test_the_stream_is_the_sum_of_what_is_added_to_it(name: str) -> None:
     model, _, c = seen(name)
     for stack, shape in in_stacks(name):
         for i in range(shape.n_layers):
-            at = {point: c[f"{stack}{point}", i] for point in ("resid_pre", "attn_out", "mlp_out", "resid_post")}
+            at = {point: c[f"{stack}{point}", i] for point in ("resid_pre", "mlp_out", "resid_post")}
+            at["attn_out"] = c[f"{stack}{'mixer_out' if shape.hybrid else 'attn_out'}", i]
             output = c[model.output_of(f"{stack}resid_post"), i]
             if shape.parallel:
                 assert_near(at["resid_pre"] + at["attn_out"] + at["mlp_out"], at["resid_post"], i, 1e-6)
@@ -119,16 +119,17 @@ def test_the_stream_is_the_sum_of_what_is_added_to_it(name: str) -> None:
 
 @every_arithmetic
 def test_attention_is_its_pattern_times_its_values(name: str) -> None:
-    _, _, c = seen(name)
+    model, _, c = seen(name)
     for stack, shape in in_stacks(name):
         for at in ("", "cross_") if shape.cross else ("",):
-            for i in range(shape.n_layers):
+            for i in model.layers_of(f"{stack}{at}attn_pattern"):
                 point = {x: c[f"{stack}{at}{x}", i] for x in ("attn_pattern", "attn_scores", "v", "z", "result")}
                 pattern = point["attn_pattern"]
                 assert_near(pattern.sum(-1), torch.ones(B, shape.n_heads, L), i)
                 assert_near(point["attn_scores"].softmax(-1), pattern, i)
                 v = point["v"].repeat_interleave(shape.n_heads // shape.n_kv_heads, 2)
-                assert_near(torch.einsum("bhlm,bmhk->blhk", pattern, v), point["z"], i)
+                gate = c["attn_gate", i] if shape.output_gate else 1
+                assert_near(gate * torch.einsum("bhlm,bmhk->blhk", pattern, v), point["z"], i)
                 for half in ("ln1_post", "ln2_post"):
                     if half in shape.norms:
                         normed, out = c[f"{half}_normalized", i], c["attn_out" if half == "ln1_post" else "mlp_out", i]
@@ -154,6 +155,11 @@ def test_what_is_inside_a_block_follows_from_its_points(name: str) -> None:
             assert_near(after[:, 0, :, :n], factor * before[:, 0, :, :n], i, 1e-6)  # at position 0 nothing turns
             assert_near(after[..., :n].norm(dim=-1), factor * before[..., :n].norm(dim=-1), i)
             assert (after - before)[:, 1:].abs().max() > 1e-4
+        if "mlp_post" in has:
+            activated = ACTIVATIONS[cfg.activation](c["mlp_pre", i])
+            assert_near(activated * (c["mlp_pre_linear", i] if "mlp_pre_linear" in has else 1), c["mlp_post", i], i)
+        if "attn_out" not in has:
+            continue
         q, k = (c[f"rot_{x}" if "rot_q" in has else x, i] for x in "qk")
         scores = torch.einsum("blhk,bmhk->bhlm", q, k.repeat_interleave(q.shape[2] // k.shape[2], 2))
         scores = scores * getattr(cfg, "query_pre_attn_scalar", cfg.d_head) ** -0.5
@@ -163,9 +169,6 @@ def test_what_is_inside_a_block_follows_from_its_points(name: str) -> None:
         assert_near(c["attn_scores", i][allowed], scores[allowed], i)
         bias = 0 if block.attn.out.bias is None else block.attn.out.bias
         assert_near(getattr(block, "ln1_post", nn.Identity())(c["result", i].sum(2) + bias), c["attn_out", i], i)
-        if "mlp_post" in has:
-            activated = ACTIVATIONS[cfg.activation](c["mlp_pre", i])
-            assert_near(activated * (c["mlp_pre_linear", i] if "mlp_pre_linear" in has else 1), c["mlp_post", i], i)
     summed: Any = sum(c[x] for x in ("embed", "pos_embed", "token_type_embed") if x in c)
     assert_near(model.ln_embed(summed) if "ln_embed" in c else summed, c["resid_pre", 0], name, 1e-6)
     if model.has_logits:
@@ -212,7 +215,7 @@ def test_a_layer_sees_its_window(name: str) -> None:
     """The pattern is zero exactly where the key is ahead in a causal model, or as far away as the window is wide."""
     model, _, c = seen(name)
     behind = torch.arange(L)[:, None] - torch.arange(L)
-    for i in range(model.n_layers):
+    for i in model.layers_of("attn_scores"):
         window = model.window_of(i) or L
         expected = (behind.abs() < window) & ((behind >= 0) | (not model.causal))
         assert torch.equal(c["attn_scores", i].isfinite(), expected.expand(B, CONFIGS[name].n_heads, L, L)), i
@@ -303,7 +306,7 @@ def test_a_cache_changes_nothing(name: str) -> None:
             read = lambda tokens, *args, **how: model.decode(tokens, memory, **how)  # noqa: E731
         whole = read(tokens, attention_mask=mask, position_ids=positions)
         for cuts in [range(L + 1), (0, 7, 8, L)]:
-            cache = KeyValueCache(shape_of(model.cfg).stacks[-1].n_layers)
+            cache = model.empty_cache()
             parts = [
                 read(tokens[:, i:j], position_ids=positions[:, i:j], attention_mask=mask[:, i:j, :j], cache=cache)
                 for i, j in pairwise(cuts)

@@ -23,6 +23,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "modernbert": ("modernbert",),
     "transformer": ("marian",),
     "moe": ("mixtral", "qwen3_moe", "olmoe"),
+    "qwen3_next": ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"),
 }
 """Modules of this package that end with a FAMILY, and its `model_types`; to add a family, add its file here."""
 

@@ -167,7 +167,7 @@ class MoeConfig:
         fields: dict[str, Any] = _DEFAULTS[model_type] | {"norm_top_k": model_type == "mixtral"} | given | rope
         fields |= _heads(hf, given, model_type) | _window(hf, model_type)
         if model_type == "qwen3_moe":
-            fields["dense_layers"] = _dense_layers(hf)
+            fields["dense_layers"] = dense_layers_from_hf(hf)
         return cls(**fields, model_type=model_type)
 
     def to_hf(self) -> dict[str, Any]:
@@ -380,7 +380,7 @@ def _window(hf: Mapping[str, Any], model_type: str) -> dict[str, Any]:
     return {"sliding_window": window}
 
 
-def _dense_layers(hf: Mapping[str, Any]) -> tuple[int, ...]:
+def dense_layers_from_hf(hf: Mapping[str, Any]) -> tuple[int, ...]:
     """Layers without experts: those of mlp_only_layers, and all but every decoder_sparse_step-th."""
     n_layers, step, listed = hf["num_hidden_layers"], hf.get("decoder_sparse_step", 1), hf.get("mlp_only_layers") or []
     check_count(step, "decoder_sparse_step", 1)
@@ -452,6 +452,10 @@ def _expert_weights(_: tuple, routed: Any) -> Tensor:
     return torch.zeros_like(logits, dtype=weights.dtype).scatter(-1, chosen, weights)[None]
 
 
+ROUTER_POINTS = {"router_logits": ("mlp.gate", _router_logits), "expert_weights": ("mlp.gate", _expert_weights)}
+"""Points of a layer with experts -> the module of the layer that computes them, and what takes them."""
+
+
 def _copied_output(_: tuple, output: Any) -> Tensor:
     """The output of a norm, which transformers clips in place."""
     return output.clone()
@@ -461,8 +465,7 @@ def twin(cfg: MoeConfig, names: Mapping[str, HfTensor]) -> HfModel:
     """The classes of transformers for this config, and where they compute our points."""
     points = weight_points(names, PRE_NORM)
     points |= {x: points[x]._replace(take=_copied_output) for x in ("q_norm", "k_norm") if x in points}
-    sparse = {"router_logits": ("mlp.gate", _router_logits), "expert_weights": ("mlp.gate", _expert_weights)}
-    points |= points_inside("model.layers.{layer}", sparse | {"mlp_out": ("mlp", module_output)})
+    points |= points_inside("model.layers.{layer}", ROUTER_POINTS | {"mlp_out": ("mlp", module_output)})
     if (limit := cfg.clip_qkv) is not None:
         points["v"] = points["v"]._replace(take=lambda _, output: output.clamp(-limit, limit))
     eager = {"experts_implementation": "eager"}  # as its grouped product of all experts does not take float64

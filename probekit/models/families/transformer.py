@@ -390,6 +390,10 @@ class Transformer(LanguageModel):
         reads = self.reads(source, position_ids, mask, stop)
         return self.encoder(self._scaled(self.embed(source)), position_ids, mask, reads)
 
+    def empty_cache(self) -> KeyValueCache:
+        """A cache for the tokens of the decoder."""
+        return KeyValueCache(self.cfg.n_decoder_layers)
+
     def decode(
         self,
         tokens: Tensor,
