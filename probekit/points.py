@@ -54,6 +54,7 @@ POINTS = {
     "ln2_post_scale": "blocks.{layer}.ln2_post.hook_scale",
     "ln2_post_normalized": "blocks.{layer}.ln2_post.hook_normalized",
     "mlp_out": "blocks.{layer}.hook_mlp_out",
+    "per_layer_out": "blocks.{layer}.hook_per_layer_out",  # what a layer's own embedding of the token adds
     "resid_post": "blocks.{layer}.hook_resid_post",
     "ln_final_scale": "ln_final.hook_scale",
     "ln_final": "ln_final.hook_normalized",

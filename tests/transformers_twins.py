@@ -40,6 +40,9 @@ def make_twins(hf: dict[str, Any]) -> tuple[Any, Any]:
     with torch.no_grad():  # larger than at initialisation, so that every term of the arithmetic shows
         for p in oracle.parameters():
             p.add_(torch.randn_like(p) * 0.2)
+        for name, x in oracle.named_buffers():
+            if name in oracle.state_dict() and x.is_floating_point():  # in a file
+                x.add_(torch.randn_like(x) * 0.2)
     assert sum(p.numel() for p in oracle.parameters()) < 100_000
     model = family.model(family.config.from_hf(config.to_dict())).eval()
     weights = weights_of(family, found, oracle.state_dict())

@@ -19,7 +19,9 @@ In a mixture of experts, A of E experts compute a token: the router takes 2 L D 
 2 L D F A, where F is the width of one expert. The parameters are those of all E, and D E of the router. A parallel
 block (attention and MLP read the same stream) computes as much as a sequential one. An expert of width S that computes
 every token adds 2 L D S to each product of the MLP, and its gate 2 L D to the router. A gate of the heads' outputs adds
-2 L D H K to QKV.
+2 L D H K to QKV. Where values are keys before their norm, QKV has one product fewer; where keys and values are those of
+an earlier block, two. A block's own embedding of a token, of width P, takes 6 L D P: its projection from the stream's
+first state, its gate, and its way back.
 
 A block with gated DeltaNet has no attention. With J key heads of width K and N value heads of width V, its inputs take
 2 L D (2 J K + 2 N V + 2 N), its output 2 L N V D, and the recurrence, for each chunk of C = min(64, L) tokens,
@@ -64,6 +66,7 @@ COMPONENTS: tuple[str, ...] = (
     "MLP gate",
     "MLP up",
     "MLP down",
+    "own embeddings",
     "norms",
     "head",
 )
@@ -82,14 +85,15 @@ def block_parameters(stack: StackShape) -> dict[str, int]:
     D, F, queries, both = stack.d_model, stack.d_mlp, stack.n_heads * stack.d_head, stack.n_kv_heads * stack.d_head * 2
     n_mlps = stack.n_experts or 1
     up = n_mlps * (D + stack.mlp_bias) * F
-    gains = len(stack.norms) * D + {"": 0, "K": 2 * stack.d_head, "HK": queries + both // 2}[stack.qk_norm]
+    heads_normed = 1 if stack.keys == "lent" else 2
+    gains = len(stack.norms) * D + {"": 0, "K": heads_normed * stack.d_head, "HK": queries + both // 2}[stack.qk_norm]
     if (delta := stack.delta) is not None:
         parts = {"QKV": D * _delta_inputs(delta), "convolution": delta.conv_width * delta.n_channels}
         parts |= {"decay": 2 * delta.n_value_heads}
         parts |= {"output projection": D * delta.n_value_heads * delta.d_value_head}
         gains += delta.d_value_head
     else:
-        qkv = (D + stack.qkv_bias) * (queries * (1 + stack.output_gate) + both)
+        qkv = (D + stack.qkv_bias) * (queries * (1 + stack.output_gate) + _keys_and_values(stack))
         parts = {"QKV": qkv, "output projection": (queries + stack.out_bias) * D}
     if stack.cross:
         parts |= {f"cross {part}": n for part, n in parts.items()}
@@ -97,10 +101,19 @@ def block_parameters(stack: StackShape) -> dict[str, int]:
         parts |= {"router": D * stack.n_experts}
     if stack.d_shared_mlp:
         parts |= {"shared expert": D * (3 * stack.d_shared_mlp + 1)}
+    if stack.d_dense_beside:
+        parts |= {"dense MLP": 3 * D * stack.d_dense_beside}
     if stack.gated:
         parts |= {"MLP gate": up}
     parts |= {"MLP up": up, "MLP down": n_mlps * (F + stack.mlp_bias) * D}
-    return parts | {"norms": gains * (1 + stack.norm_shift)}
+    if stack.d_per_layer:
+        parts |= {"own embeddings": 3 * D * stack.d_per_layer}
+    return parts | {"norms": gains * (1 + stack.norm_shift) + stack.n_scales}
+
+
+def _keys_and_values(stack: StackShape) -> int:
+    """Numbers that a token is projected to for keys and values: 2 G K, or fewer."""
+    return {"own": 2, "keys": 1, "lent": 0}[stack.keys] * stack.n_kv_heads * stack.d_head
 
 
 def _delta_inputs(delta: DeltaShape) -> int:
@@ -143,9 +156,10 @@ def token_flops(stack: StackShape) -> dict[str, int]:
     recurrence of DeltaNet in whole chunks. All blocks of the stack are alike (`equal_blocks`).
     """
     D, queries, both = stack.d_model, stack.n_heads * stack.d_head, stack.n_kv_heads * stack.d_head * 2
-    product = 2 * D * (stack.d_mlp * (stack.n_active_experts or 1) + stack.d_shared_mlp)
-    normalised = len(stack.norms) * D + (queries + both // 2 if stack.qk_norm else 0)
-    inputs, outputs, recurrence = queries * (1 + stack.output_gate) + both, queries, 0
+    product = 2 * D * (stack.d_mlp * (stack.n_active_experts or 1) + stack.d_shared_mlp + stack.d_dense_beside)
+    normalised = len(stack.norms) * D
+    normalised += queries + (0 if stack.keys == "lent" else both // 2) if stack.qk_norm else 0
+    inputs, outputs, recurrence = queries * (1 + stack.output_gate) + _keys_and_values(stack), queries, 0
     if (delta := stack.delta) is not None:
         inputs, outputs = _delta_inputs(delta), delta.n_value_heads * delta.d_value_head
         recurrence = recurrence_flops(delta, delta.chunk) // delta.chunk
@@ -157,6 +171,7 @@ def token_flops(stack: StackShape) -> dict[str, int]:
         "MLP gate": product if stack.gated else 0,
         "MLP up": product,
         "MLP down": product,
+        "own embeddings": 6 * D * stack.d_per_layer,
         "norms": normalised * norm_flops(stack),
     }
 
@@ -207,7 +222,9 @@ def cache_values(shape: ModelShape, context: int, batch: int = 1) -> int:
 
 
 def _cached_by(stack: StackShape, context: int) -> int:
-    """Values that a block keeps of a text."""
+    """Values that a block keeps of a text; none if its keys and values are another's."""
+    if stack.keys == "lent":
+        return 0
     if (delta := stack.delta) is None:
         return 2 * context * stack.n_kv_heads * stack.d_head * (2 if stack.cross else 1)
     memory = delta.n_value_heads * delta.d_key_head * delta.d_value_head
@@ -218,11 +235,12 @@ def working_values(shape: ModelShape, context: int, batch: int = 1) -> int:
     """About the largest number of values that a forward holds at once, in a block or at the logits.
 
     B L times the larger of `block_width` and 2 D + V (stream, norm's output, logits; 2 V where a bias is added). Scores
-    that are capped are in memory, before and after: 2 B H L^2.
+    that are capped are in memory, before and after: 2 B H L^2. Embeddings of the layers' own add 4 P for each layer.
     """
     head = 2 * shape.d_model + shape.logits
     widths = (block_width(part, context) for part in equal_stacks(shape))
-    return batch * context * max(head, *widths)
+    own = 4 * sum(part.n_layers * part.d_per_layer for part in equal_stacks(shape))  # of all layers, made beforehand
+    return batch * context * (own + max(head, *widths))
 
 
 def block_width(stack: StackShape, context: int) -> int:
@@ -243,7 +261,7 @@ def block_width(stack: StackShape, context: int) -> int:
     if (delta := stack.delta) is not None:
         of_head = 3 * delta.d_key_head + 5 * delta.d_value_head + 3 * min(delta.chunk, context)
         attention = 2 * stack.d_model + 4 * delta.n_channels + delta.n_value_heads * of_head
-    inner = (3 if stack.gated else 1) * stack.d_mlp * (stack.n_active_experts or 1)
+    inner = (3 if stack.gated else 1) * (stack.d_mlp * (stack.n_active_experts or 1) + stack.d_dense_beside)
     return max(attention, 5 * stack.d_model + inner + 2 * stack.n_experts)
 
 
@@ -407,7 +425,8 @@ def _block_sizes(stack: StackShape, prefix: str, axes: Mapping[str, int], dtype:
     """The sizes of the points in a stack's blocks; of each point, as many as there are shapes."""
     layers: dict[PointSize, int] = {}
     for part in equal_blocks(stack):
-        axes = {**axes, "H": part.n_heads, "G": part.n_kv_heads, "K": part.d_head, "F": part.d_mlp, "E": part.n_experts}
+        axes = {**axes, "H": part.n_heads, "G": part.n_kv_heads, "K": part.d_head, "E": part.n_experts}
+        axes |= {"F": part.d_dense_beside or part.d_mlp}
         axes |= {"HK": part.n_heads * part.d_head, "GK": part.n_kv_heads * part.d_head}
         for point, names in _block_points(part).items():
             size = _point_size(prefix + point, names, 0, axes, dtype)
@@ -444,6 +463,8 @@ def _block_points(stack: StackShape) -> dict[str, str]:
     if stack.delta is None:
         points |= {**attention, **pairs, **_qk_norm_points(stack), "attn_out": "B L D"}
         points |= {"rot_q": "B L H K", "rot_k": "B M G K"} if stack.rotary else {}
+        if stack.keys == "lent":
+            points = {name: x for name, x in points.items() if "G" not in x.split()}
         points |= {"attn_gate": "B L H K"} if stack.output_gate else {}
     points |= {"mixer_out": "B L D"} if stack.hybrid else {}
     points |= {} if stack.parallel else {"resid_mid": "B L D"}
@@ -452,11 +473,12 @@ def _block_points(stack: StackShape) -> dict[str, str]:
         points |= {"cross_attn_out": "B L D", "resid_mid_cross": "B L D"}
     if stack.n_experts:
         points |= {"router_logits": "B L E", "expert_weights": "B L E"}
-    else:
+    if not stack.n_experts or stack.d_dense_beside:
         inside = ("mlp_pre", "mlp_pre_linear", "mlp_post") if stack.gated else ("mlp_pre", "mlp_post")
         points |= dict.fromkeys(inside, "B L F")
     for norm in stack.norms:
         points |= {f"{norm}_scale": "B L 1", f"{norm}_normalized": "B L D"}
+    points |= {"per_layer_out": "B L D"} if stack.d_per_layer else {}
     return points | {"mlp_out": "B L D", "resid_post": "B L D"}
 
 

@@ -302,8 +302,8 @@ class LanguageModel(HookedModule):
         stack = self.in_stack(short).rpartition(".")[0]
         return f"{stack}.{self.output_point}" if stack else self.output_point
 
-    def size_of(self, axis: str, short: str) -> int | None:
-        """The size of an axis of this point; None for batch and position axes."""
+    def size_of(self, axis: str, short: str, layer: int | None = None) -> int | None:
+        """The size of an axis of this point in a layer, or in all alike; None for batch and position axes."""
         cfg = self.cfg
         sizes = {"D": cfg.d_model, "H": cfg.n_heads, "G": getattr(cfg, "n_kv_heads", cfg.n_heads), "K": cfg.d_head}
         sizes |= {"HK": sizes["H"] * sizes["K"], "GK": sizes["G"] * sizes["K"]}

@@ -137,7 +137,7 @@ class KeyValueCache(list[LayerCache | RecurrentCache]):
 
     def keep(self, rows: list[int]) -> None:
         """Forget all rows but these, of which each is where it was, or lies behind the last that stays."""
-        for layer in self:
+        for layer in dict.fromkeys(self):  # layers that share keys and values have one cache
             layer.keep(rows)
         if self.positions_BM is not None:
             self.positions_BM = self.positions_BM[rows]

@@ -69,6 +69,11 @@ class StackShape:
         output_gate: whether the projection of the queries gives each head a gate of its output as well.
         d_shared_mlp: the width of an expert that computes every token, times a gate; 0 for none.
         delta: the DeltaNet that blocks have in place of attention.
+        keys: whether keys and values have products of their own ("own"), values are keys before their norm ("keys"), or
+            both are those of an earlier block ("lent").
+        d_dense_beside: the width of an MLP with points beside the experts; 0 for none.
+        d_per_layer: the width of the block's own embedding of a token, let in by a gate; 0 for none.
+        n_scales: weights of norms that have no points, and factors.
         hybrid: whether only some blocks of the model have attention, so that every block has the point `mixer_out`.
         kinds: the blocks of each kind, where they differ in other ways than above; the stack's sizes are then the sum
             of n_layers and the sizes of blocks with attention.
@@ -101,6 +106,10 @@ class StackShape:
     output_gate: bool = False
     d_shared_mlp: int = 0
     delta: DeltaShape | None = None
+    keys: Literal["own", "keys", "lent"] = "own"
+    d_dense_beside: int = 0
+    d_per_layer: int = 0
+    n_scales: int = 0
     hybrid: bool = False
     kinds: tuple["StackShape", ...] = ()
 

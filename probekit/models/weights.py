@@ -195,7 +195,7 @@ def load_weights(
 
 def _check(model: nn.Module, folder: Path, names: Mapping[str, HfTensor], stored: Mapping[str, TensorInFile]) -> None:
     wanted = {name: tuple(tensor.shape) for name, tensor in as_stored(model.state_dict(), names)}
-    if fused := next((tensor.key for name, tensor in stored.items() if FUSED_EXPERTS.search(name)), None):
+    if fused := next((x.key for name, x in stored.items() if FUSED_EXPERTS.search(name) and name not in wanted), None):
         raise DataError(
             f"{str(folder)!a} holds the experts of a layer in one tensor, {fused!a}; expected one for each expert, as "
             "in published files. Load it with --via transformers, or save it from these without "

@@ -188,9 +188,9 @@ def _bytes_per_token(model: LanguageModel, longest: int) -> int:
     """Bytes per token of all points of one layer."""
     in_layer = [(Place.of(name), point.axes.split()) for name, point in model.points.items()]
     sizes = [
-        [longest if axis in "MS" else model.size_of(axis, short) or 1 for axis in axes]
-        for (short, layer), axes in in_layer
-        if layer == 0
+        [longest if axis in "MS" else model.size_of(axis, *place) or 1 for axis in axes]
+        for place, axes in in_layer
+        if place[1] == 0
     ]
     return 4 * sum(math.prod(axes) for axes in sizes)
 

@@ -16,6 +16,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "llama": ("llama", "mistral", "qwen2", "qwen3", "phi3"),
     "gptneox": ("gpt_neox",),
     "gemma": ("gemma", "gemma2", "gemma3_text", "gemma3"),
+    "gemma4": ("gemma4_text",),
     "olmo": ("olmo2", "olmo3"),
     "bert": ("bert",),
     "roberta": ("roberta", "xlm-roberta", "camembert"),

@@ -326,7 +326,7 @@ class Moe(DecoderOnly):
         """`sliding_window`, in every layer."""
         return self.cfg.sliding_window
 
-    def size_of(self, axis: str, short: str) -> int | None:
+    def size_of(self, axis: str, short: str, layer: int | None = None) -> int | None:
         """The size of an axis of this point; F, the width of an MLP with points, is that of dense layers."""
         return self.cfg.d_dense_mlp if axis == "F" else super().size_of(axis, short)
 

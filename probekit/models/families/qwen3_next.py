@@ -466,7 +466,7 @@ class Qwen3Next(DecoderOnly):
         """A cache of keys and values in layers with attention, of memories in the others."""
         return KeyValueCache(LayerCache() if kind == FULL else RecurrentCache() for kind in self.cfg.layer_types)
 
-    def size_of(self, axis: str, short: str) -> int | None:
+    def size_of(self, axis: str, short: str, layer: int | None = None) -> int | None:
         """The size of an axis of this point; F, the width of an MLP with points, is that of dense layers."""
         sparse = self.cfg.n_experts is not None
         return self.cfg.d_dense_mlp if axis == "F" and sparse else super().size_of(axis, short)

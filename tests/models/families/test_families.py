@@ -96,7 +96,7 @@ BAD: dict[Any, list[Any]] = {  # by the annotation of a field of a config
     float | None: [0, -1.0, float("nan"), "a", True],
     int | tuple[int, ...] | None: [True, "a", 2.5, (2, "a"), 10**12],
 }
-OWN_CHECKS = {"n_full_layers", "sliding_window", "rope_scaling", "layer_types", "dense_layers"}
+OWN_CHECKS = {"n_full_layers", "sliding_window", "rope_scaling", "layer_types", "dense_layers", "n_borrowing_layers"}
 
 
 @pytest.mark.parametrize(("name", "cfg"), tiny_configs().items(), ids=tiny_configs())
