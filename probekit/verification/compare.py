@@ -57,6 +57,7 @@ BATCHES = {
     "padded": "texts of similar lengths, padded on the right: the class does not take packed texts",
     "one length": "texts of one length: the class takes neither packed nor padded texts",
 }
+SIDE_BY_SIDE = "packed blocks of texts side by side: a recurrent state follows one text"
 BATCHED = ("left_pad", "right_pad", "packed", "shuffled")
 
 
@@ -103,7 +104,7 @@ def selftest(model: LanguageModel, seed: int = 0) -> SelfTest:
         oracle_failed=oracle_failed,
         bounds=bounds_of(model.dtype),
         softmax=max((_softmax(errors, name) for name in model.points if ".blocks." in f".{name}"), default=1.0),
-        batches=BATCHES[model.batching],
+        batches=BATCHES[model.batching] if model.forks else SIDE_BY_SIDE,
         rows=_rows(figures, references),
         first=next((figure for figure in figures if not figure.passed), None),
         left_out=_left_out(runs, texts),
