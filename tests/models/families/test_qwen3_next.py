@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tiny_configs import SIZES, new_model
 from torch import Tensor
 from torch.nn.functional import sigmoid, silu
@@ -16,6 +17,8 @@ from probekit.errors import UsageError
 from probekit.models.cache import LayerCache, RecurrentCache
 from probekit.models.delta_rule import CHUNK, FORGOTTEN, delta_rule
 from probekit.models.families.qwen3_next import Qwen3NextConfig, SharedExpertMLP
+from probekit.models.load import load_model
+from probekit.models.weights import save_hf
 
 FULL, LINEAR = "full_attention", "linear_attention"
 # The output of a head of DeltaNet is divided by its size. With the usual 1e-6, rounding would show where a head reads
@@ -179,6 +182,14 @@ def test_the_shared_expert_computes_every_token():
         shared = sigmoid(x @ mlp.shared_gate.weight.T) * of(mlp.shared)
         assert error(cache["mlp_out", i], routed + shared) <= 1e-6
         assert shared.abs().max() > 1e-3
+
+
+def test_layers_that_predict_several_tokens_are_left_out_of_a_file(model, tmp_path):
+    save_hf(model, tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    extra = {"mtp.fc.weight": torch.ones(2, 2), "mtp.layers.0.mlp.gate.weight": torch.ones(1)}
+    save_file(weights | extra, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    assert load_model(tmp_path, device="cpu").fingerprint() == model.fingerprint()
 
 
 def test_texts_that_begin_alike_share_nothing_and_a_text_goes_on_from_one_that_it_begins_with():
