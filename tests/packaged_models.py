@@ -61,6 +61,7 @@ PACKAGINGS = {
             "sliding_window": 4,
         },
         _VIT | {"num_key_value_heads": 2, "head_dim": 8},
+        "Gemma4",
     ),
     "mistral3": Packaging("Mistral3", {"model_type": "mistral"}, _VIT, "Llama"),
     "ministral3": Packaging("Mistral3", {"model_type": "ministral3"}, _VIT),
@@ -72,11 +73,12 @@ PACKAGINGS = {
     "qwen2_5_vl": Packaging("Qwen2_5_VL", {"rope_parameters": _MROPE}, _QWEN | {"hidden_size": 16}, "Llama"),
     "qwen3_vl": Packaging("Qwen3VL", {"rope_parameters": _MROPE}, _QWEN | {"hidden_size": 16}, "Llama"),
     "qwen3_vl_moe": Packaging("Qwen3VLMoe", {"rope_parameters": _MROPE, **_EXPERTS}, _QWEN | {"hidden_size": 16}),
-    "qwen3_5": Packaging("Qwen3_5", {"layer_types": _HYBRID, **_DELTA}, _QWEN | {"hidden_size": 16}),
+    "qwen3_5": Packaging("Qwen3_5", {"layer_types": _HYBRID, **_DELTA}, _QWEN | {"hidden_size": 16}, "Qwen3Next"),
     "qwen3_5_moe": Packaging(
         "Qwen3_5Moe",
         {"layer_types": _HYBRID, "shared_expert_intermediate_size": 24, **_DELTA, **_EXPERTS},
         _QWEN | {"hidden_size": 16},
+        "Qwen3Next",
     ),
     "glm4v": Packaging("Glm4v", {"rope_parameters": _MROPE}, _QWEN | {"hidden_size": 16}),
 }
