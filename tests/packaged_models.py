@@ -84,6 +84,12 @@ PACKAGINGS = {
 }
 
 
+def in_file(model: Any) -> dict[str, torch.Tensor]:
+    """The tensors that a file holds, by name; those that are tied once."""
+    stored = model.state_dict()
+    return dict(model.named_parameters()) | {name: x for name, x in model.named_buffers() if name in stored}
+
+
 @cache
 def complete(kind: str) -> Any:
     """The complete model of a packaging, its weights large enough that each of them shows."""
@@ -91,10 +97,12 @@ def complete(kind: str) -> Any:
     config = getattr(transformers, f"{made.name}Config")(
         text_config=TEXT | made.text, vision_config=made.vision, **made.outer
     )
-    model = getattr(transformers, f"{made.name}ForConditionalGeneration")._from_config(config).eval()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = getattr(transformers, f"{made.name}ForConditionalGeneration")._from_config(config).eval()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        for weight in model.parameters():
+        for weight in in_file(model).values():
             drawn = torch.randn(weight.shape, generator=generator)
             weight.copy_(drawn * 0.15 if weight.dim() > 1 else weight + drawn * 0.3)
     return model

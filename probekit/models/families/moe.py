@@ -248,7 +248,7 @@ ATTENTION: dict[str, Any] = {
 class SoftmaxSparse(SparseMLP):
     """The experts with the largest shares in the softmax over all; the shares are the weights, or sum to 1 divided."""
 
-    def __init__(self, cfg: MoeConfig):
+    def __init__(self, cfg: Any):
         super().__init__(*experts_of(cfg))
         self.n_active, self.norm_top_k = cfg.n_active_experts, cfg.norm_top_k
 
@@ -262,11 +262,10 @@ class SoftmaxSparse(SparseMLP):
 
 
 class SoftmaxAndShared(SoftmaxSparse):
-    """The same, and an expert that computes every token, times the sigmoid of a gate (Qwen2-MoE)."""
+    """The same, and an expert that computes every token, times the sigmoid of a gate (Qwen2-MoE, Qwen3-Next)."""
 
-    def __init__(self, cfg: MoeConfig):
+    def __init__(self, cfg: Any):
         super().__init__(cfg)
-        assert cfg.d_shared_mlp is not None, "the config checks it"
         self.shared = Expert(cfg.d_model, cfg.d_shared_mlp, cfg.activation)
         self.shared_gate = Linear(cfg.d_model, 1, bias=False)
 
