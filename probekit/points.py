@@ -40,6 +40,7 @@ POINTS = {
     "rot_k": "blocks.{layer}.attn.hook_rot_k",
     "attn_scores": "blocks.{layer}.attn.hook_attn_scores",
     "attn_pattern": "blocks.{layer}.attn.hook_pattern",
+    "attn_gate": "blocks.{layer}.attn.hook_gate",  # what multiplies the heads' outputs, where there is such a gate
     "z": "blocks.{layer}.attn.hook_z",
     "result": "blocks.{layer}.attn.hook_result",
     "ln1_post_scale": "blocks.{layer}.ln1_post.hook_scale",
@@ -57,6 +58,7 @@ POINTS = {
     "ln2_post_scale": "blocks.{layer}.ln2_post.hook_scale",
     "ln2_post_normalized": "blocks.{layer}.ln2_post.hook_normalized",
     "mlp_out": "blocks.{layer}.hook_mlp_out",
+    "per_layer_out": "blocks.{layer}.hook_per_layer_out",  # what a layer's own embedding of the token adds
     "resid_post": "blocks.{layer}.hook_resid_post",
     "ln_final_scale": "ln_final.hook_scale",
     "ln_final": "ln_final.hook_normalized",

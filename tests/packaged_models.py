@@ -61,6 +61,7 @@ PACKAGINGS = {
             "sliding_window": 4,
         },
         _VIT | {"num_key_value_heads": 2, "head_dim": 8},
+        "Gemma4",
     ),
     "mistral3": Packaging("Mistral3", {"model_type": "mistral"}, _VIT, "Llama"),
     "ministral3": Packaging("Mistral3", {"model_type": "ministral3"}, _VIT),
@@ -72,11 +73,12 @@ PACKAGINGS = {
     "qwen2_5_vl": Packaging("Qwen2_5_VL", {"rope_parameters": _MROPE}, _QWEN | {"hidden_size": 16}, "Llama"),
     "qwen3_vl": Packaging("Qwen3VL", {"rope_parameters": _MROPE}, _QWEN | {"hidden_size": 16}, "Llama"),
     "qwen3_vl_moe": Packaging("Qwen3VLMoe", {"rope_parameters": _MROPE, **_EXPERTS}, _QWEN | {"hidden_size": 16}),
-    "qwen3_5": Packaging("Qwen3_5", {"layer_types": _HYBRID, **_DELTA}, _QWEN | {"hidden_size": 16}),
+    "qwen3_5": Packaging("Qwen3_5", {"layer_types": _HYBRID, **_DELTA}, _QWEN | {"hidden_size": 16}, "Qwen3Next"),
     "qwen3_5_moe": Packaging(
         "Qwen3_5Moe",
         {"layer_types": _HYBRID, "shared_expert_intermediate_size": 24, **_DELTA, **_EXPERTS},
         _QWEN | {"hidden_size": 16},
+        "Qwen3Next",
     ),
     "glm4v_moe": Packaging(
         "Glm4vMoe",
@@ -93,6 +95,12 @@ PACKAGINGS = {
 }
 
 
+def in_file(model: Any) -> dict[str, torch.Tensor]:
+    """The tensors that a file holds, by name; those that are tied once."""
+    stored = model.state_dict()
+    return dict(model.named_parameters()) | {name: x for name, x in model.named_buffers() if name in stored}
+
+
 @cache
 def complete(kind: str) -> Any:
     """The complete model of a packaging, its weights large enough that each of them shows."""
@@ -100,10 +108,12 @@ def complete(kind: str) -> Any:
     config = getattr(transformers, f"{made.name}Config")(
         text_config=TEXT | made.text, vision_config=made.vision, **made.outer
     )
-    model = getattr(transformers, f"{made.name}ForConditionalGeneration")._from_config(config).eval()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = getattr(transformers, f"{made.name}ForConditionalGeneration")._from_config(config).eval()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        for weight in model.parameters():
+        for weight in in_file(model).values():
             drawn = torch.randn(weight.shape, generator=generator)
             weight.copy_(drawn * 0.15 if weight.dim() > 1 else weight + drawn * 0.3)
     return model

@@ -39,8 +39,9 @@ def make_twins(hf: dict[str, Any]) -> tuple[Any, Any]:
     config = hf_config(hf, **found.options)
     oracle = getattr(transformers, found.model)(config).eval()
     with torch.no_grad():  # larger than at initialisation, so that every term of the arithmetic shows
-        for p in oracle.state_dict().values():
-            p.add_(torch.randn_like(p) * 0.2)
+        buffers = (x for name, x in oracle.named_buffers() if name in oracle.state_dict())  # those of a file
+        for x in (*oracle.parameters(), *buffers):
+            x.add_(torch.randn_like(x) * 0.2)
     assert sum(p.numel() for p in oracle.parameters()) < 100_000
     model = family.model(family.config.from_hf(config.to_dict())).eval()
     model.load_state_dict(our_weights(family, model.cfg, oracle.state_dict()))

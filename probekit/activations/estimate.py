@@ -144,14 +144,14 @@ def _batch_flops(work: StackWork, blocks: np.ndarray) -> int:
 
 
 def _unread_flops(plan: ExtractionPlan, work: StackWork, blocks: np.ndarray) -> int:
-    """FLOPs of a batch that the last block leaves out: all but keys and values of the nodes that are not read."""
+    """FLOPs of a batch that the last block leaves out: of nodes that are not read, all but what others need of them."""
     read = nodes_of_last_block(plan, work.packing.batch(blocks)) if work.n_blocks else None
     if read is None:
         return 0
     stack, sources, (B, R) = work.stack, work.packing.sources, read.positions.shape
-    N = int(work.packing.sizes[blocks].max())
-    of_keys = sum(2 * each.d_in * each.d_out for each in key_value_products(stack))
-    each = sum(token_flops(stack).values()) - of_keys + sum(attention_flops(stack, 1, N).values())
+    N, of_token = int(work.packing.sizes[blocks].max()), token_flops(stack)
+    needed = sum(2 * each.d_in * each.d_out for each in key_value_products(stack)) + of_token["recurrence"]
+    each = sum(of_token.values()) - needed + sum(attention_flops(stack, 1, N).values())
     if sources is not None:
         S = int(sources.sizes[blocks].max())
         each += 4 * stack.d_model * stack.n_heads * stack.d_head + sum(attention_flops(stack, 1, S).values())

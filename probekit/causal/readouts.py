@@ -8,6 +8,7 @@ Axes: P places, L position, K tokens that are listed, A answers, D d_model, H he
 """
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -294,7 +295,8 @@ class LogitAttribution:
     """The shares of a logit, or of a difference of two; they sum to it, before a soft cap.
 
     Attributes:
-        components: "embed", "pos_embed", "attn.3.head.7", "attn.3.bias", "mlp.3", "ln_final.bias" and "head.bias".
+        components: "embed", "pos_embed", "attn.3.head.7", "attn.3.bias", "mlp.3", "ln_final.bias" and "head.bias"; of a
+            layer without attention "mixer.3", of one with an embedding of its own "per_layer.3".
         layers: of each component; None for those outside the blocks.
         heads: of each component; None for all but heads.
         share: of each component, float64.
@@ -375,12 +377,16 @@ def direct_logit_attribution(
     written, output_D = _written(model, ids, at % len(ids))
     slope_D, biases, total = _linear_logit(model, [*written.values()][-1], output_D, tokens)
     outside = [name for name in written if "." not in name]
-    shares: list[_Share] = [
-        (name, None, None, float(written[name] @ slope_D.to(written[name].device))) for name in outside
-    ]
     blocks: Any = model.blocks
+    scales = [
+        float(block.scale.detach()) if hasattr(block, "scale") else 1.0 for block in blocks
+    ]  # of the sum in a block
+    shares: list[_Share] = [
+        (name, None, None, math.prod(scales) * float(written[name] @ slope_D.to(written[name].device)))
+        for name in outside
+    ]
     for layer, block in enumerate(blocks):
-        shares += _of_block(block, layer, written, slope_D)
+        shares += _of_block(block, layer, written, math.prod(scales[layer:]) * slope_D)
     components, layers, heads, share = zip(*shares, *biases, strict=True)
     strings = spelled(model, tokens)
     against = strings[1] if len(strings) > 1 else None
@@ -392,7 +398,9 @@ def _written(model: LanguageModel, ids: list[int], at: int) -> tuple[dict[str, T
     """What each component writes to the stream at one token, float64, by short name; and the model's output there."""
     places = [Place(short, None) for short in ("embed", "pos_embed") if POINTS[short] in model.points]
     last = model.n_layers - 1
-    places += [Place(short, layer) for layer in range(last + 1) for short in ("result", "mlp_out")]
+    places += [Place("mlp_out", layer) for layer in range(last + 1)]
+    places += [Place("result", layer) for layer in model.layers_of("result")]
+    places += [Place(short, layer) for short in ("mixer_out", "per_layer_out") for layer in model.layers_of(short)]
     places.append(Place("resid_post", last))
     tokens = torch.tensor([ids[: at + 1]], device=model.device)
     with torch.no_grad():
@@ -430,9 +438,15 @@ def _held(norm: nn.Module, x_D: Tensor, slope_D: Tensor) -> tuple[Tensor, float]
 
 
 def _of_block(block: Any, layer: int, written: dict[str, Tensor], slope_D: Tensor) -> list[_Share]:
-    """The shares of a block's heads, of its attention's bias, and of its MLP."""
-    result_HD, mlp_out_D = written[f"result.{layer}"], written[f"mlp_out.{layer}"]
-    slope_D = slope_D.to(result_HD.device)
+    """The shares of a block's heads and its attention's bias, or of what it has in place of them; and of its MLP."""
+    mlp_out_D = written[f"mlp_out.{layer}"]
+    slope_D = slope_D.to(mlp_out_D.device)
+    rest: list[_Share] = [(f"mlp.{layer}", layer, None, float(mlp_out_D @ slope_D))]
+    if (own_D := written.get(f"per_layer_out.{layer}")) is not None:
+        rest.append((f"per_layer.{layer}", layer, None, float(own_D @ slope_D)))
+    result_HD = written.get(f"result.{layer}")
+    if result_HD is None:
+        return [(f"mixer.{layer}", layer, None, float(written[f"mixer_out.{layer}"] @ slope_D)), *rest]
     bias_D = None if block.attn.out.bias is None else block.attn.out.bias.detach().double()
     attn_D = result_HD.sum(0) if bias_D is None else result_HD.sum(0) + bias_D
     inner_D, constant = _held(getattr(block, "ln1_post", nn.Identity()), attn_D, slope_D)
@@ -441,4 +455,4 @@ def _of_block(block: Any, layer: int, written: dict[str, Tensor], slope_D: Tenso
     ]
     if bias_D is not None:
         shares.append((f"attn.{layer}.bias", layer, None, float(bias_D @ inner_D) + constant))
-    return [*shares, (f"mlp.{layer}", layer, None, float(mlp_out_D @ slope_D))]
+    return [*shares, *rest]

@@ -59,17 +59,21 @@ def points(job: PointsJob) -> None:
 
 
 def point_rows(model: "LanguageModel") -> list[dict[str, Any]]:
-    """Short name, full name and shape of every point; one row for all layers, with their range in the full name."""
-    rows: dict[str, dict[str, Any]] = {}
+    """Short name, full name and shape of every point; one row for layers of one shape, with their range in the name."""
+    having: dict[tuple[Any, ...], list[Any]] = {}
     for full, point in model.points.items():
         short, layer = Place.of(full)
-        if short not in rows:
-            rows[short] = {
-                "short": short,
-                "full": full if layer is None else POINTS[short].format(layer=_braces(model.layers_of(short))),
-                "shape": [model.size_of(axis, short) or axis for axis in point.axes.split()],
-            }
-    return sorted(rows.values(), key=lambda row: list(POINTS).index(row["short"]))
+        shape = [model.size_of(axis, short, layer) or axis for axis in point.axes.split()]
+        having.setdefault((short, *shape), []).append(layer)
+    rows = [
+        {
+            "short": short,
+            "full": POINTS[short].format(layer=None if layers == [None] else _braces(layers)),
+            "shape": shape,
+        }
+        for (short, *shape), layers in having.items()
+    ]
+    return sorted(rows, key=lambda row: list(POINTS).index(row["short"]))
 
 
 def _braces(layers: list[int]) -> str:

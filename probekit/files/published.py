@@ -35,6 +35,7 @@ _GEMMA_3 = {**_GEMMA_2, "sliding_window": 1024}
 _MOE = {"head_dim": 128, "num_experts": 128, "num_experts_per_tok": 8, "norm_topk_prob": True}
 _TIED: Mapping[str, Any] = {"tie_word_embeddings": True}
 _UNTIED: Mapping[str, Any] = {"tie_word_embeddings": False}
+_GEMMA_4: Mapping[str, Any] = {"head_dim": 256, "global_head_dim": 512, "final_logit_softcapping": 30.0, **_TIED}
 
 # model_type -> fields that its models share, the names of the sizes, and for each model its short name, its name on the
 # Hub, its sizes, and what else is its own.
@@ -134,6 +135,27 @@ _TABLES: dict[str, tuple[Mapping[str, Any], tuple[str, ...], tuple[_Row, ...]]] 
             ("qwen3-235b-a22b", "Qwen/Qwen3-235B-A22B", (4096, 12288, 94, 64, 4, 151936, 40960, 1536)),
         ),
     ),
+    "qwen3_next": (
+        {**_UNTIED, "head_dim": 256, "num_experts": 512, "num_experts_per_tok": 10, "norm_topk_prob": True},
+        (*_DECODER, "moe_intermediate_size"),
+        (("qwen3-next-80b-a3b", "Qwen/Qwen3-Next-80B-A3B-Instruct", (2048, 5120, 48, 16, 2, 151936, 262144, 512)),),
+    ),
+    "qwen3_5_text": (
+        {**_UNTIED, "head_dim": 256},
+        (*_DECODER, "linear_num_value_heads"),
+        (
+            ("qwen3.5-0.8b", "Qwen/Qwen3.5-0.8B", (1024, 3584, 24, 8, 2, 248320, 262144, 16), _TIED),
+            ("qwen3.5-2b", "Qwen/Qwen3.5-2B", (2048, 6144, 24, 8, 2, 248320, 262144, 16), _TIED),
+            ("qwen3.5-4b", "Qwen/Qwen3.5-4B", (2560, 9216, 32, 16, 4, 248320, 262144, 32), _TIED),
+            ("qwen3.5-9b", "Qwen/Qwen3.5-9B", (4096, 12288, 32, 16, 4, 248320, 262144, 32)),
+            ("qwen3.5-27b", "Qwen/Qwen3.5-27B", (5120, 17408, 64, 24, 4, 248320, 262144, 48)),
+        ),
+    ),
+    "qwen3_5_moe_text": (
+        {**_UNTIED, "head_dim": 256, "num_experts": 256, "num_experts_per_tok": 8},
+        ("moe_intermediate_size", *(field for field in _DECODER if field != "intermediate_size")),
+        (("qwen3.5-35b-a3b", "Qwen/Qwen3.5-35B-A3B", (512, 2048, 40, 16, 2, 248320, 262144)),),
+    ),
     "gemma2": (
         _GEMMA_2,
         _DECODER,
@@ -161,6 +183,47 @@ _TABLES: dict[str, tuple[Mapping[str, Any], tuple[str, ...], tuple[_Row, ...]]] 
                 "google/gemma-3-27b-pt",
                 (5376, 21504, 62, 32, 16, 262208, 131072),
                 {"head_dim": 128, "query_pre_attn_scalar": 168},
+            ),
+        ),
+    ),
+    "gemma4_text": (
+        _GEMMA_4,
+        (*_DECODER, "sliding_window", "hidden_size_per_layer_input"),
+        (
+            (
+                "gemma-4-e2b",
+                "google/gemma-4-E2B",
+                (1536, 6144, 35, 8, 1, 262144, 131072, 512, 256),
+                {
+                    "num_kv_shared_layers": 20,
+                    "use_double_wide_mlp": True,
+                    "layer_types": 7 * [*4 * ["sliding_attention"], "full_attention"],
+                },
+            ),
+            (
+                "gemma-4-e4b",
+                "google/gemma-4-E4B",
+                (2560, 10240, 42, 8, 2, 262144, 131072, 512, 256),
+                {"num_kv_shared_layers": 18},
+            ),
+            (
+                "gemma-4-26b-a4b",
+                "google/gemma-4-26B-A4B-it",
+                (2816, 2112, 30, 16, 8, 262144, 262144, 1024, 0),
+                {
+                    "attention_k_eq_v": True,
+                    "num_global_key_value_heads": 2,
+                    "enable_moe_block": True,
+                    "num_experts": 128,
+                    "top_k_experts": 8,
+                    "moe_intermediate_size": 704,
+                },
+            ),
+            (
+                "gemma-4-31b",
+                "google/gemma-4-31B-it",
+                (5376, 21504, 60, 32, 16, 262144, 262144, 1024, 0),
+                {"attention_k_eq_v": True, "num_global_key_value_heads": 4},
             ),
         ),
     ),

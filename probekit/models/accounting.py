@@ -20,17 +20,31 @@ In a mixture of experts, A of E experts compute a token: the router takes 2 L D 
 width S beside them, which computes every token, adds 2 L D S to each product, and 2 L D to the router if it has a gate.
 A parallel block (attention and MLP read the same stream) computes as much as a sequential one.
 
+A gate of the heads' outputs adds 2 L D H K to QKV. Where values are keys before their norm, QKV has one product fewer;
+where keys and values are those of an earlier block, two. A block's own embedding of a token, of width P, takes 6 L D P:
+its projection from the stream's first state, its gate, and its way back.
+
 Where keys and values are made of a latent of width C (multi-head latent attention), QKV is 2 L D (C + R) for it and the
 part R of the keys that all heads share, 2 L C H (K - R + W) for the rest of the keys and for values of width W, and for
 queries 2 L D Q + 2 L Q H K with a latent of width Q of their own. The weighted sum is then 2 L^2 H W, and the output
 projection 2 L H W D.
 
+A block with gated DeltaNet has no attention. With J key heads of width K and N value heads of width V, its inputs take
+2 L D (2 J K + 2 N V + 2 N), its output 2 L N V D, and the recurrence, for each chunk of C = min(64, L) tokens,
+
+    overlaps of keys and of queries with keys   4 C^2 K      for each key head
+    inverse of the system of the chunk          C^3          for each value head, as are
+    memory read twice and rewritten once        6 C K V
+    the chunk's own tokens                      4 C^2 V
+
+Its cache holds N K V values and the last inputs of its convolution, however long the text.
+
 Norms are counted per element: LayerNorm 7 (mean, centre, square, sum, divide, gain, shift), without a shift 6, RMSNorm
 4 (square, sum, divide, gain). Norms of queries and keys see (H + G) K elements a token, and have 2 K gains if each head
 is normalised alone, (H + G) K if all heads together. Embeddings are counted per added vector (position, segment); a
-look-up costs nothing. Biases, activation functions, rotations, softmax, the choice of experts, caps of scores and the
-sums of the residual stream are left out: they are O(LD), O(LF), O(LE) and O(L^2 H). A sliding window saves nothing
-here: its mask hides scores that are computed.
+look-up costs nothing. Biases, activation functions, rotations, softmax, the choice of experts, caps of scores, the
+convolution, decays and norms inside DeltaNet, and the sums of the residual stream are left out: they are O(LD), O(LF),
+O(LE), O(LCN) and O(L^2 H). A sliding window saves nothing here: its mask hides scores that are computed.
 
 Axes: B batch, L query position, M key position, D d_model, H heads, G kv heads, K d_head, W that of values if it is
 another, F d_mlp, E experts, V vocab.
@@ -43,7 +57,7 @@ from typing import Any, NamedTuple
 
 from probekit.errors import UsageError
 from probekit.machine.dtypes import BYTES, dtype_name
-from probekit.models.shapes import ModelShape, StackShape, equal_blocks, equal_stacks
+from probekit.models.shapes import DeltaShape, ModelShape, StackShape, equal_blocks, equal_stacks
 from probekit.points import POINTS, base_name
 from probekit.tables import text_table
 from probekit.text import counted, metric
@@ -53,11 +67,13 @@ COMPONENTS: tuple[str, ...] = (
     "QKV",
     "scores",
     "weighted sum",
+    "recurrence",
     "output projection",
     "router",
     "MLP gate",
     "MLP up",
     "MLP down",
+    "own embeddings",
     "norms",
     "head",
 )
@@ -71,28 +87,36 @@ def block_parameters(stack: StackShape) -> dict[str, int]:
     QKV has D (H + 2G) K weights, the output projection H K D, each product of an MLP D F, for each expert one; each of
     these has as many biases as outputs. A router has D E, and E biases if any; sinks are H. A norm has D gains, and D
     shifts unless it has none; norms of queries and keys have 2 K gains, or (H + G) K. Cross-attention is a second
-    attention.
+    attention. DeltaNet has its inputs and output, a weight of each channel for each token that the convolution sees,
+    two numbers a head, and a norm's V gains.
     """
     D, F, queries, both = stack.d_model, stack.d_mlp, stack.n_heads * stack.d_head, key_values(stack)
-    qkv = sum((each.d_in + each.has_bias) * each.d_out for each in qkv_products(stack))
-    out = (output_width(stack) + stack.out_bias) * D
     n_mlps = stack.n_experts or 1
     up = n_mlps * (D + stack.mlp_bias) * F
-    parts = {"QKV": qkv, "output projection": out}
+    heads_normed = 1 if stack.keys == "lent" else 2
+    gains = len(stack.norms) * D + {"": 0, "K": heads_normed * stack.d_head, "HK": queries + both // 2}[stack.qk_norm]
+    gains += stack.q_rank + stack.kv_rank
+    parts = {"QKV": sum((each.d_in + each.has_bias) * each.d_out for each in qkv_products(stack))}
+    parts |= {"output projection": (output_width(stack) + stack.out_bias) * D}
+    if (delta := stack.delta) is not None:
+        parts |= {"convolution": delta.conv_width * delta.n_channels, "decay": 2 * delta.n_value_heads}
+        gains += delta.d_value_head
     if stack.cross:
-        parts |= {"cross QKV": qkv, "cross output projection": out}
+        parts |= {f"cross {part}": n for part, n in parts.items()}
     if stack.sinks:
         parts |= {"sinks": stack.n_heads}
     if stack.n_experts:
         parts |= {"router": (D + stack.router_bias) * stack.n_experts + D * stack.shared_gate}
     if stack.d_shared_mlp:
         parts |= {"shared expert": (3 if stack.gated else 2) * D * stack.d_shared_mlp}
+    if stack.d_dense_beside:
+        parts |= {"dense MLP": 3 * D * stack.d_dense_beside}
     if stack.gated:
         parts |= {"MLP gate": up}
     parts |= {"MLP up": up, "MLP down": n_mlps * (F + stack.mlp_bias) * D}
-    gains = len(stack.norms) * D + {"": 0, "K": 2 * stack.d_head, "HK": queries + both // 2}[stack.qk_norm]
-    gains += stack.q_rank + stack.kv_rank
-    return parts | {"norms": gains * (1 + stack.norm_shift)}
+    if stack.d_per_layer:
+        parts |= {"own embeddings": 3 * D * stack.d_per_layer}
+    return parts | {"norms": gains * (1 + stack.norm_shift) + stack.n_scales}
 
 
 class Product(NamedTuple):
@@ -105,20 +129,25 @@ class Product(NamedTuple):
 
 def qkv_products(stack: StackShape) -> list[Product]:
     """The products that make queries, then those that make keys and values; of two, the first alone has biases."""
+    if stack.delta is not None:
+        return key_value_products(stack)
     D, queries = stack.d_model, stack.n_heads * stack.d_head
     if stack.q_rank:
         first = [Product(D, stack.q_rank, stack.qkv_bias), Product(stack.q_rank, queries, False)]
     else:
-        first = [Product(D, queries, stack.qkv_bias and not stack.kv_rank)]
+        first = [Product(D, queries * (1 + stack.output_gate), stack.qkv_bias and not stack.kv_rank)]
     return [*first, *key_value_products(stack)]
 
 
 def key_value_products(stack: StackShape) -> list[Product]:
-    """The products that make keys and values."""
+    """The products whose results later tokens need too: those of keys and values, or all inputs of DeltaNet."""
     D, C, both = stack.d_model, stack.kv_rank, key_values(stack)
-    if not C:
-        return [Product(D, both, stack.qkv_bias)]
-    return [Product(D, C + stack.d_rope, stack.qkv_bias), Product(C, both - stack.n_heads * stack.d_rope, False)]
+    if (delta := stack.delta) is not None:  # queries, keys, values, gates of values, and two numbers for each head
+        return [Product(D, delta.n_channels + delta.n_value_heads * (delta.d_value_head + 2), False)]
+    if C:
+        return [Product(D, C + stack.d_rope, stack.qkv_bias), Product(C, both - stack.n_heads * stack.d_rope, False)]
+    n = {"own": both, "keys": both // 2, "lent": 0}[stack.keys]
+    return [Product(D, n, stack.qkv_bias)]
 
 
 def key_values(stack: StackShape) -> int:
@@ -127,7 +156,9 @@ def key_values(stack: StackShape) -> int:
 
 
 def output_width(stack: StackShape) -> int:
-    """Values in the heads' outputs of one token: H W."""
+    """Values in the heads' outputs of one token: H W, or N V with DeltaNet."""
+    if (delta := stack.delta) is not None:
+        return delta.n_value_heads * delta.d_value_head
     return stack.n_heads * (stack.d_value or stack.d_head)
 
 
@@ -148,27 +179,38 @@ def idle_parameters(shape: ModelShape) -> int:
 
 
 def attention_flops(stack: StackShape, queries: int, keys: int) -> dict[str, int]:
-    """FLOPs of one attention's scores, 2 L M H K, and of its weighted sum, 2 L M H W."""
-    pairs = 2 * queries * keys
+    """FLOPs of one attention's scores, 2 L M H K, and of its weighted sum, 2 L M H W; 0 without attention."""
+    pairs = 0 if stack.delta else 2 * queries * keys
     return {"scores": pairs * stack.n_heads * stack.d_head, "weighted sum": pairs * output_width(stack)}
+
+
+def recurrence_flops(delta: DeltaShape, context: int) -> int:
+    """FLOPs of the delta rule in one block, of a text of `context` tokens; the last chunk is filled up."""
+    C, K, V = min(delta.chunk, context), delta.d_key_head, delta.d_value_head
+    of_value_head = C**3 + 6 * C * K * V + 4 * C * C * V
+    return math.ceil(context / C) * (delta.n_key_heads * 4 * C * C * K + delta.n_value_heads * of_value_head)
 
 
 def token_flops(stack: StackShape) -> dict[str, int]:
     """FLOPs of one token in one block by component, without scores, weighted sum and cross-attention.
 
-    2 D (H + 2G) K + 2 H K D, and 2 D F for each product of the MLP of each expert that computes the token. All blocks
-    of the stack are alike (`equal_blocks`).
+    2 D (H + 2G) K + 2 H K D, and 2 D F for each product of the MLP of each expert that computes the token; the
+    recurrence of DeltaNet in whole chunks. All blocks of the stack are alike (`equal_blocks`).
     """
-    D, queries, both = stack.d_model, stack.n_heads * stack.d_head, key_values(stack)
-    product = 2 * D * (stack.d_mlp * (stack.n_active_experts or 1) + stack.d_shared_mlp)
-    normalised = len(stack.norms) * D + (queries + both // 2 if stack.qk_norm else 0) + stack.q_rank + stack.kv_rank
+    D, queries = stack.d_model, stack.n_heads * stack.d_head
+    keys = 0 if stack.keys == "lent" else key_values(stack) // 2
+    product = 2 * D * (stack.d_mlp * (stack.n_active_experts or 1) + stack.d_shared_mlp + stack.d_dense_beside)
+    normalised = len(stack.norms) * D + (queries + keys if stack.qk_norm else 0) + stack.q_rank + stack.kv_rank
+    delta = stack.delta
     return {
         "QKV": sum(2 * each.d_in * each.d_out for each in qkv_products(stack)),
+        "recurrence": 0 if delta is None else recurrence_flops(delta, delta.chunk) // delta.chunk,
         "output projection": 2 * output_width(stack) * D,
         "router": 2 * D * (stack.n_experts + stack.shared_gate),
         "MLP gate": product if stack.gated else 0,
         "MLP up": product,
         "MLP down": product,
+        "own embeddings": 6 * D * stack.d_per_layer,
         "norms": normalised * norm_flops(stack),
     }
 
@@ -182,6 +224,8 @@ def block_flops(stack: StackShape, context: int) -> dict[str, int]:
     """FLOPs of one text of `context` tokens in one block by component; a cross-attention's source is equally long."""
     flops = {name: context * n for name, n in token_flops(stack).items()}
     flops |= attention_flops(stack, context, context)
+    if stack.delta is not None:
+        flops["recurrence"] = recurrence_flops(stack.delta, context)
     if stack.cross:  # queries from the target, keys and values from the source
         for name in ("QKV", "output projection", "scores", "weighted sum"):
             flops[name] *= 2
@@ -206,23 +250,35 @@ def forward_flops(shape: ModelShape, context: int, batch: int = 1) -> dict[str, 
 
 
 def cache_values(shape: ModelShape, context: int, batch: int = 1) -> int:
-    """Values in a cache of `context` tokens: B L G (K + W) a layer, and as many for the source with cross-attention."""
+    """Values in a cache of `context` tokens: B L G (K + W) a layer, and as many for the source with cross-attention.
+
+    Of a layer with DeltaNet, its memories and the last inputs of its convolution.
+    """
     if not shape.cached:
         return 0
-    stack = shape.stacks[-1]
-    each = batch * context * key_values(stack)
-    return stack.n_layers * each * (2 if stack.cross else 1)
+    return sum(part.n_layers * batch * _cached_by(part, context) for part in equal_blocks(shape.stacks[-1]))
+
+
+def _cached_by(stack: StackShape, context: int) -> int:
+    """Values that a block keeps of a text; none if its keys and values are another's."""
+    if stack.keys == "lent":
+        return 0
+    if (delta := stack.delta) is None:
+        return context * key_values(stack) * (2 if stack.cross else 1)
+    memory = delta.n_value_heads * delta.d_key_head * delta.d_value_head
+    return memory + (delta.conv_width - 1) * delta.n_channels
 
 
 def working_values(shape: ModelShape, context: int, batch: int = 1) -> int:
     """About the largest number of values that a forward holds at once, in a block or at the logits.
 
     B L times the larger of `block_width` and 2 D + V (stream, norm's output, logits; 2 V where a bias is added). Scores
-    that are capped are in memory, before and after: 2 B H L^2.
+    that are capped are in memory, before and after: 2 B H L^2. Embeddings of the layers' own add 4 P for each layer.
     """
     head = 2 * shape.d_model + shape.logits
     widths = (block_width(part, context) for part in equal_stacks(shape))
-    return batch * context * max(head, *widths)
+    own = 4 * sum(part.n_layers * part.d_per_layer for part in equal_stacks(shape))  # of all layers, made beforehand
+    return batch * context * (own + max(head, *widths))
 
 
 def block_width(stack: StackShape, context: int) -> int:
@@ -230,7 +286,8 @@ def block_width(stack: StackShape, context: int) -> int:
 
     Attention: 3 D + H K + G (K + W) + 2 H W, for the stream, the norm's output and the result; queries, keys, values,
     and the heads' output twice (as computed, and concatenated); rotation adds (H + G) K, and so do norms of queries and
-    keys.
+    keys. A gate of the output adds 2 H K. DeltaNet: 2 D, 4 of each channel around the convolution, and of each value
+    head 3 K, 5 V and 3 C (keys and queries, values and what is read, products of the chunk's tokens with each other).
     MLP: 5 D + F, for the stream before and after the attention, the attention's output, the norm's output and the
     result; 5 D + 3 F with a gate; with experts F of each that computes the token, and 2 E, and D for the sum of these
     while the shared expert computes. Scores and pattern stay
@@ -238,10 +295,14 @@ def block_width(stack: StackShape, context: int) -> int:
     """
     H, G = stack.n_heads, stack.n_kv_heads
     again = (H + G) * (stack.rotary + bool(stack.qk_norm))
-    attention = 3 * stack.d_model + (H + again) * stack.d_head + key_values(stack) + 2 * output_width(stack)
+    attention = 3 * stack.d_model + (H + again + 2 * H * stack.output_gate) * stack.d_head
+    attention += key_values(stack) + 2 * output_width(stack)
     attention += 2 * H * context if stack.capped_scores else 0
+    if (delta := stack.delta) is not None:
+        of_head = 3 * delta.d_key_head + 5 * delta.d_value_head + 3 * min(delta.chunk, context)
+        attention = 2 * stack.d_model + 4 * delta.n_channels + delta.n_value_heads * of_head
     products = 3 if stack.gated else 1
-    experts = products * stack.d_mlp * (stack.n_active_experts or 1)
+    experts = products * (stack.d_mlp * (stack.n_active_experts or 1) + stack.d_dense_beside)
     shared = (products * stack.d_shared_mlp + stack.d_model) if stack.d_shared_mlp else 0
     return max(attention, 5 * stack.d_model + max(experts, shared) + 2 * stack.n_experts)
 
@@ -406,7 +467,8 @@ def _block_sizes(stack: StackShape, prefix: str, axes: Mapping[str, int], dtype:
     """The sizes of the points in a stack's blocks; of each point, as many as there are shapes."""
     layers: dict[PointSize, int] = {}
     for part in equal_blocks(stack):
-        axes = {**axes, "H": part.n_heads, "G": part.n_kv_heads, "K": part.d_head, "F": part.d_mlp, "E": part.n_experts}
+        axes = {**axes, "H": part.n_heads, "G": part.n_kv_heads, "K": part.d_head, "E": part.n_experts}
+        axes |= {"F": part.d_dense_beside or part.d_mlp}
         axes |= {"HK": part.n_heads * part.d_head, "GK": part.n_kv_heads * part.d_head}
         axes |= {"W": part.d_value or part.d_head, "CQ": part.q_rank, "CK": part.kv_rank}
         for point, names in _block_points(part).items():
@@ -440,24 +502,28 @@ def _block_points(stack: StackShape) -> dict[str, str]:
     """Points of a block, with their axes."""
     attention = {"q": "B L H K", "k": "B M G K", "v": "B M G W"}
     pairs = {"attn_scores": "B H L M", "attn_pattern": "B H L M", "z": "B L H W", "result": "B L H D"}
-    points = {"resid_pre": "B L D", **attention, **pairs, **_qk_norm_points(stack)}
-    if stack.q_rank:
-        points |= {"q_latent_scale": "B L 1", "q_latent": "B L CQ"}
-    if stack.kv_rank:
-        points |= {"kv_latent_scale": "B M 1", "kv_latent": "B M CK"}
-    if stack.rotary:
-        points |= {"rot_q": "B L H K", "rot_k": "B M G K"}
-    points |= {"attn_out": "B L D"} if stack.parallel else {"attn_out": "B L D", "resid_mid": "B L D"}
+    points = {"resid_pre": "B L D"}
+    if stack.delta is None:
+        points |= {**attention, **pairs, **_qk_norm_points(stack), "attn_out": "B L D"}
+        points |= {"q_latent_scale": "B L 1", "q_latent": "B L CQ"} if stack.q_rank else {}
+        points |= {"kv_latent_scale": "B M 1", "kv_latent": "B M CK"} if stack.kv_rank else {}
+        points |= {"rot_q": "B L H K", "rot_k": "B M G K"} if stack.rotary else {}
+        if stack.keys == "lent":
+            points = {name: x for name, x in points.items() if "G" not in x.split()}
+        points |= {"attn_gate": "B L H K"} if stack.output_gate else {}
+    points |= {"mixer_out": "B L D"} if stack.hybrid else {}
+    points |= {} if stack.parallel else {"resid_mid": "B L D"}
     if stack.cross:
         points |= {f"cross_{name}": axes for name, axes in (attention | pairs).items()}
         points |= {"cross_attn_out": "B L D", "resid_mid_cross": "B L D"}
     if stack.n_experts:
         points |= {"router_logits": "B L E", "expert_weights": "B L E"}
-    else:
+    if not stack.n_experts or stack.d_dense_beside:
         inside = ("mlp_pre", "mlp_pre_linear", "mlp_post") if stack.gated else ("mlp_pre", "mlp_post")
         points |= dict.fromkeys(inside, "B L F")
     for norm in stack.norms:
         points |= {f"{norm}_scale": "B L 1", f"{norm}_normalized": "B L D"}
+    points |= {"per_layer_out": "B L D"} if stack.d_per_layer else {}
     return points | {"mlp_out": "B L D", "resid_post": "B L D"}
 
 
@@ -513,8 +579,8 @@ def _parameters(account: Account) -> str:
 
 
 def _blocks(stack: StackShape) -> str:
-    """Such as "12 decoder blocks" or "24 blocks with 64 experts"."""
-    blocks = counted(stack.n_layers, f"{stack.name} block".strip())
+    """Such as "12 decoder blocks", "24 blocks with 64 experts" or "36 DeltaNet blocks"."""
+    blocks = counted(stack.n_layers, f"{'DeltaNet' if stack.delta else stack.name} block".strip())
     return f"{blocks} with {stack.n_experts} experts" if stack.n_experts else blocks
 
 

@@ -46,6 +46,7 @@ class LanguageModel(HookedModule):
         placement: the devices of its parts, if it is spread over several.
         stays: whether the weights stay on the devices and in the type in which they were loaded.
         starts: whether a forward can start at a later block (`starting`).
+        forks: whether texts in a row may share a prefix and go on differently; a recurrent state follows one text only.
         initial_gain: of norms, before training.
         in_float32: how the names of weights end that are float32 whatever the type of the others.
     """
@@ -68,6 +69,7 @@ class LanguageModel(HookedModule):
     placement: Placement | None = None
     stays: bool = False
     starts: bool = True
+    forks: bool = True
     initial_gain: float = 1.0
     in_float32: tuple[str, ...] = ()
     _read: Tensor | None = None
@@ -287,6 +289,10 @@ class LanguageModel(HookedModule):
         """
         return None
 
+    def empty_cache(self) -> KeyValueCache:
+        """A cache for the tokens of a forward and of those that continue it."""
+        return KeyValueCache(self.cfg.n_layers)
+
     @property
     def has_logits(self) -> bool:
         """Whether the model has a head that gives logits over the vocabulary."""
@@ -306,8 +312,8 @@ class LanguageModel(HookedModule):
         stack = self.in_stack(short).rpartition(".")[0]
         return f"{stack}.{self.output_point}" if stack else self.output_point
 
-    def size_of(self, axis: str, short: str) -> int | None:
-        """The size of an axis of this point; None for batch and position axes."""
+    def size_of(self, axis: str, short: str, layer: int | None = None) -> int | None:
+        """The size of an axis of this point in a layer, or in all alike; None for batch and position axes."""
         cfg = self.cfg
         sizes = {"D": cfg.d_model, "H": cfg.n_heads, "G": getattr(cfg, "n_kv_heads", cfg.n_heads), "K": cfg.d_head}
         sizes |= {"HK": sizes["H"] * sizes["K"], "GK": sizes["G"] * sizes["K"]}

@@ -99,14 +99,34 @@ class SharedPrefix(LayerCache):
         return torch.cat([k_NMGK[text_B], k_BLGK], 1), torch.cat([v_NMGK[text_B], v_BLGK], 1)
 
 
-class KeyValueCache(list[LayerCache]):
+class RecurrentCache:
+    """What a recurrent layer keeps of earlier tokens: its memory, and the last inputs of its convolution.
+
+    Attributes:
+        length: M.
+        recent: the last inputs of the convolution, one fewer than it sees, [B, L, D]; None before the first token.
+        memory: of each head, [B, N, K, V]; None before the first token.
+    """
+
+    def __init__(self) -> None:
+        self.length = 0
+        self.recent: Tensor | None = None
+        self.memory: Tensor | None = None
+
+    def keep(self, rows: list[int]) -> None:
+        """Forget all rows but these."""
+        if self.recent is not None and self.memory is not None:
+            self.recent, self.memory = _kept(self.recent, rows), _kept(self.memory, rows)
+
+
+class KeyValueCache(list[LayerCache | RecurrentCache]):
     """One `LayerCache` for each of `n_layers` blocks, or those given.
 
     Attributes:
         positions_BM: the position of each cached token in its text; None where a row's tokens are in order.
     """
 
-    def __init__(self, layers: int | Iterable[LayerCache], positions_BM: Tensor | None = None):
+    def __init__(self, layers: int | Iterable[LayerCache | RecurrentCache], positions_BM: Tensor | None = None):
         super().__init__((LayerCache() for _ in range(layers)) if isinstance(layers, int) else layers)
         self.positions_BM = positions_BM
 
@@ -117,7 +137,7 @@ class KeyValueCache(list[LayerCache]):
 
     def keep(self, rows: list[int]) -> None:
         """Forget all rows but these, of which each is where it was, or lies behind the last that stays."""
-        for layer in self:
+        for layer in dict.fromkeys(self):  # layers that share keys and values have one cache
             layer.keep(rows)
         if self.positions_BM is not None:
             self.positions_BM = self.positions_BM[rows]

@@ -12,7 +12,7 @@ from typing import Any
 
 from probekit.errors import DataError, nearest
 
-FULL, SLIDING = "full_attention", "sliding_attention"  # values of layer_types
+FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention"  # values of layer_types
 
 # Far above any model. A file with a larger size is damaged, and would hang before its weights were checked.
 LARGEST_NUMBER = 1e15  # of an epsilon, a base of angles; the largest base in use is 1e9
@@ -35,11 +35,20 @@ LARGEST = {
     "n_groups": 1 << 12,
     "n_active_groups": 1 << 12,
     "d_shared_mlp": 1 << 20,
+    "d_expert": 1 << 20,
+    "d_per_layer": 1 << 17,
+    "n_global_kv_heads": 1 << 12,
+    "d_global_head": 1 << 14,
     "q_rank": 1 << 16,
     "kv_rank": 1 << 16,
     "d_nope": 1 << 14,
     "d_rope": 1 << 14,
     "d_value": 1 << 14,
+    "n_key_heads": 1 << 12,
+    "n_value_heads": 1 << 12,
+    "d_key_head": 1 << 14,
+    "d_value_head": 1 << 14,
+    "conv_width": 1 << 8,
     "n_segments": 1 << 12,
     "n_decoder_heads": 1 << 12,
     "d_decoder_mlp": 1 << 20,

@@ -91,11 +91,13 @@ class DecoderOnly(LanguageModel):
         mask, position_ids = self.mask_and_positions(tokens, attention_mask, position_ids, cache)
         reads = self.reads(tokens, position_ids, mask, stop)
         seen = self.seen_by_layer(mask, position_ids, cache)
+        embedded_BLD = self.entered(tokens, position_ids)
+        told = self.told_by_layer(tokens, embedded_BLD)
         if stop and reads[-1] is not None and isinstance(mask, str):  # the last block's queries are not its keys
             seen[stop - 1] = self.seen_by_layer(causal_mask(torch.ones_like(tokens)), position_ids, cache)[stop - 1]
-        start, resid_BLD = self.started(self.entered(tokens, position_ids))
+        start, resid_BLD = self.started(embedded_BLD)
         for i, block in enumerate(self.blocks[start:stop], start):
-            resid_BLD = block(resid_BLD, *seen[i], None if cache is None else cache[i], reads[i])
+            resid_BLD = block(resid_BLD, *seen[i], *told[i], None if cache is None else cache[i], reads[i])
         if stop_at_layer is not None:
             return stopped(self.blocks, resid_BLD, stop)
         normalized_BLD = self.ln_final(resid_BLD)
@@ -112,6 +114,10 @@ class DecoderOnly(LanguageModel):
         windowed = in_window(mask, getattr(self.cfg, "sliding_window", None), position_ids, cache)
         layers = range(self.cfg.n_layers)
         return [(rotation, mask) if self.window_of(i) is None else (local, windowed) for i in layers]
+
+    def told_by_layer(self, tokens: Tensor, embedded_BLD: Tensor) -> list[tuple]:
+        """What each block takes besides these; nothing."""
+        return [()] * self.cfg.n_layers
 
     def head(self, normalized_BLD: Tensor) -> Tensor:
         """Logits [B, L, V] of the final norm's output."""

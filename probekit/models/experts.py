@@ -29,8 +29,8 @@ class Expert(nn.Module):
         return self.down(self.gate.activated(x, self.activation) * self.up(x))
 
 
-class SparseMLP(nn.Module):
-    """The weighted sum of the few experts that the router chooses for each token (Shazeer et al. 2017).
+class Mixture(nn.Module):
+    """A layer with a router, which chooses a few experts for each token (Shazeer et al. 2017).
 
     A subclass says by `weights` which experts, and what multiplies the output of each. Router and sum are in float32,
     whatever the type of the weights: logits rounded to bfloat16 are often equal. `hook_expert_weights` is what
@@ -38,19 +38,18 @@ class SparseMLP(nn.Module):
     a weight to 0 leaves the expert out, and one that sets others calls other experts.
     """
 
-    def __init__(self, router: Linear, experts: Iterable[nn.Module]):
-        super().__init__()
+    def add_experts(self, router: Linear, experts: Iterable[nn.Module]) -> None:
+        """The parts and points of a mixture."""
         self.router = router
         self.experts = nn.ModuleList(experts)
         self.hook_router_logits = HookPoint("B L E")
         self.hook_expert_weights = HookPoint("B L E")
 
-    def forward(self, x_BLD: Tensor) -> Tensor:
+    def routed(self, x_BLD: Tensor) -> Tensor:
+        """What multiplies each expert's output for tokens that the router sees so, [B, L, E]."""
         wide = torch.promote_types(x_BLD.dtype, torch.float32)
         weight, bias = self.router.weight.to(wide), None if self.router.bias is None else self.router.bias.to(wide)
-        logits_BLE = self.hook_router_logits(linear(x_BLD.to(wide), weight, bias))
-        weights_BLE = self.hook_expert_weights(self.weights(logits_BLE))
-        return self.mixed(x_BLD.flatten(0, 1), weights_BLE.flatten(0, 1)).view_as(x_BLD)
+        return self.hook_expert_weights(self.weights(self.hook_router_logits(linear(x_BLD.to(wide), weight, bias))))
 
     def weights(self, logits_BLE: Tensor) -> Tensor:
         """What multiplies each expert's output, 0 for those not chosen, [B, L, E]."""
@@ -64,15 +63,27 @@ class SparseMLP(nn.Module):
         """How far the last group to be chosen is before the next, [...]; inf where no groups are chosen."""
         return torch.full_like(logits[..., 0], torch.inf)
 
-    def mixed(self, x_ND: Tensor, weights_NE: Tensor) -> Tensor:
-        """The sum over experts of weight times output, [N, D]; each expert computes its own tokens at once."""
+    def mixed(self, x_BLD: Tensor, weights_BLE: Tensor) -> Tensor:
+        """The sum over experts of weight times output, [B, L, D]; each expert computes its own tokens at once."""
+        x_ND, weights_NE = x_BLD.flatten(0, 1), weights_BLE.flatten(0, 1)
         mixed_ND = torch.zeros_like(x_ND, dtype=weights_NE.dtype)
         of_expert, tokens = weights_NE.T.nonzero(as_tuple=True)  # expert by expert
         counts = of_expert.bincount(minlength=len(self.experts)).tolist()
         for i, (expert, mine) in enumerate(zip(self.experts, tokens.split(counts), strict=True)):
             if len(mine):
                 mixed_ND.index_add_(0, mine, weights_NE[mine, i, None] * expert(x_ND[mine]))
-        return mixed_ND.to(x_ND.dtype)
+        return mixed_ND.to(x_ND.dtype).view_as(x_BLD)
+
+
+class SparseMLP(Mixture):
+    """The weighted sum of the few experts that the router chooses for each token."""
+
+    def __init__(self, router: Linear, experts: Iterable[nn.Module]):
+        super().__init__()
+        self.add_experts(router, experts)
+
+    def forward(self, x_BLD: Tensor) -> Tensor:
+        return self.mixed(x_BLD, self.routed(x_BLD))
 
 
 def experts_of(cfg: Any) -> tuple[Linear, list[Expert]]:

@@ -39,12 +39,16 @@ class HfPoint(NamedTuple):
     """Where a module of transformers computes one of our points.
 
     Attributes:
-        module: path of the module, with {layer} for the layer.
+        module: path of the module, with {layer} for the layer; or one path for each layer.
         take: (arguments of its forward, returned value) -> the tensor [1, ...].
     """
 
-    module: str
+    module: str | tuple[str, ...]
     take: Callable[[tuple, Any], Tensor]
+
+    def path(self, layer: int | None) -> str:
+        """The path of the module in a layer; None for a point outside the layers."""
+        return self.module.format(layer=layer) if isinstance(self.module, str) else self.module[layer or 0]
 
 
 class HfModel(NamedTuple):

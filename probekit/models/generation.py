@@ -24,7 +24,6 @@ from torch import Tensor
 
 from probekit.errors import UsageError
 from probekit.interventions import TextTokens, Writing
-from probekit.models.cache import KeyValueCache
 from probekit.models.layers import causal_mask
 from probekit.options import GenerateOptions, Sampling
 from probekit.options.check import is_whole
@@ -283,12 +282,7 @@ class _Reader:
         width = max(self.used)
         self.tokens_BM = torch.tensor([[0] * (width - len(ids)) + ids for ids in prompts])
         self.mask_BM = torch.arange(width) >= width - torch.tensor(self.used)[:, None]
-        self.cache = KeyValueCache(self.n_layers) if use_cache else None
-
-    @property
-    def n_layers(self) -> int:
-        """The number of layers with a cache."""
-        return self.model.cfg.n_layers
+        self.cache = model.empty_cache() if use_cache else None
 
     def logits(self, next_B: Tensor | None) -> Tensor:
         """Append `next_B` [B] to the rows, and return the logits [B, V] of the next token."""
@@ -329,10 +323,6 @@ class _TargetReader(_Reader):
         sources_BS = torch.tensor([ids + [0] * (width - len(ids)) for ids in prompts])
         self.cross_mask_BS = torch.arange(width) < torch.tensor([len(ids) for ids in prompts])[:, None]
         self.memory_BSD = self.model.encode(sources_BS, attention_mask=self.cross_mask_BS)
-
-    @property
-    def n_layers(self) -> int:
-        return self.model.cfg.n_decoder_layers
 
     def keep(self, rows: list[int]) -> None:
         super().keep(rows)

@@ -12,6 +12,32 @@ from typing import Any, Literal
 
 
 @dataclass(frozen=True)
+class DeltaShape:
+    """The sizes of gated DeltaNet, which layers of some models have in place of attention.
+
+    Attributes:
+        n_key_heads: J; each serves neighbouring heads of values.
+        n_value_heads: N, each with a memory of d_key_head x d_value_head.
+        d_key_head: width of a query or key.
+        d_value_head: width of a value.
+        conv_width: how many tokens the convolution of queries, keys and values sees.
+        chunk: how many tokens are computed at once.
+    """
+
+    n_key_heads: int
+    n_value_heads: int
+    d_key_head: int
+    d_value_head: int
+    conv_width: int
+    chunk: int
+
+    @property
+    def n_channels(self) -> int:
+        """Of the convolution: all queries, keys and values."""
+        return 2 * self.n_key_heads * self.d_key_head + self.n_value_heads * self.d_value_head
+
+
+@dataclass(frozen=True)
 class StackShape:
     """A stack of equal blocks, each with self-attention and an MLP, and a norm for either.
 
@@ -48,6 +74,16 @@ class StackShape:
         shared_gate: whether the router also gates that expert.
         sinks: whether each head has one more logit in its softmax.
         capped_scores: whether scores are capped before the softmax, so that the kernel cannot keep them to itself.
+        output_gate: whether the projection of the queries gives each head a gate of its output as well.
+        delta: the DeltaNet that blocks have in place of attention.
+        keys: whether keys and values have products of their own ("own"), values are keys before their norm ("keys"), or
+            both are those of an earlier block ("lent").
+        d_dense_beside: the width of an MLP with points beside the experts; 0 for none.
+        d_per_layer: the width of the block's own embedding of a token, let in by a gate; 0 for none.
+        n_scales: weights of norms that have no points, and factors.
+        hybrid: whether only some blocks of the model have attention, so that every block has the point `mixer_out`.
+        kinds: the blocks of each kind, where they differ in other ways than above; the stack's sizes are then the sum
+            of n_layers and the sizes of blocks with attention.
     """
 
     n_layers: int
@@ -82,6 +118,14 @@ class StackShape:
     shared_gate: bool = False
     sinks: bool = False
     capped_scores: bool = False
+    output_gate: bool = False
+    delta: DeltaShape | None = None
+    keys: Literal["own", "keys", "lent"] = "own"
+    d_dense_beside: int = 0
+    d_per_layer: int = 0
+    n_scales: int = 0
+    hybrid: bool = False
+    kinds: tuple["StackShape", ...] = ()
 
 
 @dataclass(frozen=True)
@@ -121,10 +165,12 @@ class ModelShape:
 
 
 def equal_blocks(stack: StackShape) -> tuple[StackShape, ...]:
-    """The stack as stacks of blocks that are all alike: those without a first norm, the rest, those without experts.
+    """The stack as stacks of blocks that are all alike: its kinds, or those without a first norm, the rest, the dense.
 
     Which layers they are makes no difference to what is counted.
     """
+    if stack.kinds:
+        return stack.kinds
     short, dense = stack.n_left_out, stack.n_dense_layers
     alike = replace(stack, n_layers=stack.n_layers - short - dense, n_left_out=0, n_dense_layers=0, d_dense_mlp=0)
     no_experts = {"n_experts": 0, "n_active_experts": 0, "router_bias": False, "d_shared_mlp": 0, "shared_gate": False}

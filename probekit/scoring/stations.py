@@ -178,7 +178,7 @@ def _point_of(model: LanguageModel, watched: WatchedProbe) -> str:
         raise UsageError(f"a monitor reads one place with a row for each token, such as resid_pre.5; got {place}")
     if model.stack and name.startswith(model.stack):
         raise UsageError(f"{place} is of the encoder, which reads the source once; watch a place of the decoder")
-    width = math.prod(model.size_of(axis, watched.place[0]) or 0 for axis in axes[2:])
+    width = math.prod(model.size_of(axis, *watched.place) or 0 for axis in axes[2:])
     if width != watched.probe.n_features_in_:
         raise UsageError(
             f"the probe takes {watched.probe.n_features_in_:,} features, and {place} of {model.name} has {width:,}; "

@@ -59,6 +59,7 @@ BATCHES = {
     "padded": "texts of similar lengths, padded on the right: the class does not take packed texts",
     "one length": "texts of one length: the class takes neither packed nor padded texts",
 }
+SIDE_BY_SIDE = "packed blocks of texts side by side: a recurrent state follows one text"
 BATCHED = ("left_pad", "right_pad", "packed", "shuffled")
 
 
@@ -105,7 +106,7 @@ def selftest(model: LanguageModel, seed: int = 0) -> SelfTest:
         oracle_failed=oracle_failed,
         bounds=bounds_of(model.dtype),
         softmax=max((_softmax(errors, name) for name in model.points if ".blocks." in f".{name}"), default=1.0),
-        batches=BATCHES[model.batching],
+        batches=BATCHES[model.batching] if model.forks else SIDE_BY_SIDE,
         rows=_rows(figures, references),
         first=next((figure for figure in figures if not figure.passed), None),
         left_out=_left_out(runs, texts),
@@ -211,9 +212,9 @@ def _bytes_per_token(model: LanguageModel, longest: int) -> int:
     """Bytes per token of all points of one layer."""
     in_layer = [(Place.of(name), point.axes.split()) for name, point in model.points.items()]
     sizes = [
-        [longest if axis in "MS" else model.size_of(axis, short) or 1 for axis in axes]
-        for (short, layer), axes in in_layer
-        if layer == 0
+        [longest if axis in "MS" else model.size_of(axis, *place) or 1 for axis in axes]
+        for place, axes in in_layer
+        if place[1] == 0
     ]
     return 4 * sum(math.prod(axes) for axes in sizes)
 

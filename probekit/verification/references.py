@@ -258,12 +258,12 @@ def _rows(x: Tensor, point: HookPoint) -> Tensor:
 def _hook(hf: nn.Module, name: str, points: Mapping[str, HfPoint], kept: dict[str, Tensor]) -> Any:
     """Keep the tensor at a point of the transformers model under `name`; the handle removes the hook."""
     point, layer = (LOGITS, None) if name == LOGITS else Place.of(name)
-    path, take = points[point]
+    found = points[point]
 
     def keep(_: nn.Module, args: tuple, output: Any) -> None:
-        kept[name] = take(args, output)
+        kept[name] = found.take(args, output)
 
-    return hf.get_submodule(path.format(layer=layer)).register_forward_hook(keep)
+    return hf.get_submodule(found.path(layer)).register_forward_hook(keep)
 
 
 class ScoreSizes(TorchFunctionMode):

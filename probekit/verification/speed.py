@@ -328,7 +328,7 @@ class SortedBatches:
         self.batch_tokens = batch_tokens
         self._hf, hf_model, version = transformers_model(model)
         self._first, self._causal = hf_model.first_position, model.causal
-        self._paths = [hf_model.points["resid_post"].module.format(layer=layer) for layer in range(model.n_layers)]
+        self._paths = [hf_model.points["resid_post"].path(layer) for layer in range(model.n_layers)]
         self._take = hf_model.points["resid_post"].take
         self.name = f"{hf_model.model} of {version}"
 

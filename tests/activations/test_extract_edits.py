@@ -52,11 +52,12 @@ def alone(model, edits, positions, i):
 def test_an_edit_in_a_packed_block_equals_the_edit_on_the_text_alone(name, at):
     model = tiny_model(name)
     last = model.n_layers - 1
+    mixed = "attn_out" if last in model.layers_of("attn_out") else "mixer_out"
 
     def edits(rows):
         return {
             ("resid_pre", 0): [add(rows, 2.0), project_out(DIRECTIONS, scale=0.5)],
-            ("attn_out", last): add(rows),
+            (mixed, last): add(rows),
         }
 
     acts = extract(model, TEXTS, edits=edits(ROWS), edit_positions=at)

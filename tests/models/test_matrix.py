@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 import probekit as pk
 from probekit.errors import UsageError
-from probekit.models.cache import KeyValueCache
 from probekit.models.families import family_of, shape_of
 from probekit.models.generation import generate
 from probekit.models.layers import ACTIVATIONS
@@ -74,6 +73,11 @@ def assert_near(x: Tensor, wanted: Tensor, what: Any, bound: float = NEAR) -> No
         assert (x[finite] - wanted[finite]).abs().max() <= bound * wanted[finite].abs().max(), what
 
 
+def lender(model: Any, layer: int) -> int:
+    """The layer whose keys and values a layer attends to: itself in most models."""
+    return model.cfg.lender(layer) if hasattr(model.cfg, "lender") else layer
+
+
 def in_stacks(name: str) -> list[tuple[str, Any]]:
     """The prefix of each stack's points, and its sizes."""
     return [(f"{stack.name}." if stack.name else "", stack) for stack in shape_of(CONFIGS[name]).stacks]
@@ -88,7 +92,7 @@ def test_every_point_has_a_short_name_and_the_axes_that_it_declares(name: str) -
         short, layer = Place.of(full)
         assert POINTS[short].format(layer=layer) == full
         named = model.points[full].axes.split()
-        assert list(x.shape) == [sizes.get(axis) or model.size_of(axis, short) for axis in named], full
+        assert list(x.shape) == [sizes.get(axis) or model.size_of(axis, short, layer) for axis in named], full
 
 
 @every_arithmetic
@@ -105,14 +109,19 @@ def test_the_stream_is_the_sum_of_what_is_added_to_it(name: str) -> None:
     model, _, c = seen(name)
     for stack, shape in in_stacks(name):
         for i in range(shape.n_layers):
-            at = {point: c[f"{stack}{point}", i] for point in ("resid_pre", "attn_out", "mlp_out", "resid_post")}
+            at = {point: c[f"{stack}{point}", i] for point in ("resid_pre", "mlp_out", "resid_post")}
+            at["attn_out"] = c[f"{stack}{'mixer_out' if shape.hybrid else 'attn_out'}", i]
             output = c[model.output_of(f"{stack}resid_post"), i]
             if shape.parallel:
                 assert_near(at["resid_pre"] + at["attn_out"] + at["mlp_out"], at["resid_post"], i, 1e-6)
             else:
                 assert torch.equal(at["resid_pre"] + at["attn_out"], c[f"{stack}resid_mid", i])
                 between = "resid_mid" if model.output_point == "resid_post" else f"{shape.norms[-2]}_normalized"
-                assert torch.equal(c[f"{stack}{between}", i] + at["mlp_out"], at["resid_post"])
+                summed = c[f"{stack}{between}", i] + at["mlp_out"]
+                if shape.d_per_layer:
+                    summed = summed + c["per_layer_out", i]
+                scale = getattr(model.blocks[i], "scale", 1) if not stack else 1
+                assert torch.equal(summed * scale, at["resid_post"])
             if i + 1 < shape.n_layers:
                 assert torch.equal(output, c[f"{stack}resid_pre", i + 1])
 
@@ -122,8 +131,9 @@ def test_attention_is_its_pattern_times_its_values(name: str) -> None:
     model, _, c = seen(name)
     for stack, shape in in_stacks(name):
         for at in ("", "cross_") if shape.cross else ("",):
-            for i in range(shape.n_layers):
-                point = {x: c[f"{stack}{at}{x}", i] for x in ("attn_pattern", "attn_scores", "v", "z", "result")}
+            for i in model.layers_of(f"{stack}{at}attn_pattern"):
+                point = {x: c[f"{stack}{at}{x}", i] for x in ("attn_pattern", "attn_scores", "z", "result")}
+                point["v"] = c[f"{stack}{at}v", lender(model, i)]
                 pattern, scores = point["attn_pattern"], point["attn_scores"]
                 if shape.sinks:  # a column that takes its share of nothing
                     sinks = model.blocks[i].attn.sinks.detach()[:, None, None].expand(B, -1, L, 1)
@@ -133,8 +143,9 @@ def test_attention_is_its_pattern_times_its_values(name: str) -> None:
                 assert_near(pattern.sum(-1), torch.ones(B, shape.n_heads, L), i)
                 assert_near(scores.softmax(-1), pattern, i)
                 pattern = point["attn_pattern"]
-                v = point["v"].repeat_interleave(shape.n_heads // shape.n_kv_heads, 2)
-                assert_near(torch.einsum("bhlm,bmhk->blhk", pattern, v), point["z"], i)
+                v = point["v"].repeat_interleave(shape.n_heads // point["v"].shape[2], 2)
+                gate = c["attn_gate", i] if shape.output_gate else 1
+                assert_near(gate * torch.einsum("bhlm,bmhk->blhk", pattern, v), point["z"], i)
                 for half in ("ln1_post", "ln2_post"):
                     if half in shape.norms:
                         normed, out = c[f"{half}_normalized", i], c["attn_out" if half == "ln1_post" else "mlp_out", i]
@@ -150,8 +161,9 @@ def test_what_is_inside_a_block_follows_from_its_points(name: str) -> None:
         has = {point for point in POINTS if (point, i) in c}
         is_local = hasattr(cfg, "local_rope_theta") and model.window_of(i)
         scaling = None if is_local else getattr(cfg, "rope_scaling", None)
-        factor, n = (scaling.attention_factor if scaling else 1), getattr(cfg, "n_rotated", cfg.d_head)
-        for x in "qk" if "rot_q" in has else "":
+        factor = scaling.attention_factor if scaling else 1
+        for x in (x for x in "qk" if f"rot_{x}" in has):
+            n = getattr(cfg, "n_rotated", c[x, i].shape[-1])
             before = c[f"{x}_norm" if f"{x}_norm" in has else x, i].reshape(c[x, i].shape)
             if limit := getattr(cfg, "clip_qkv", None):
                 before = before.clamp(-limit, limit)
@@ -162,18 +174,20 @@ def test_what_is_inside_a_block_follows_from_its_points(name: str) -> None:
             assert_near(after[:, 0, :, :n], factor * before[:, 0, :, :n], i, 1e-6)  # at position 0 nothing turns
             assert_near(after[..., :n].norm(dim=-1), factor * before[..., :n].norm(dim=-1), i)
             assert (after - before)[:, 1:].abs().max() > 1e-4
-        q, k = (c[f"rot_{x}" if "rot_q" in has else x, i] for x in "qk")
+        if "mlp_post" in has:
+            activated = ACTIVATIONS[cfg.activation](c["mlp_pre", i])
+            assert_near(activated * (c["mlp_pre_linear", i] if "mlp_pre_linear" in has else 1), c["mlp_post", i], i)
+        if "attn_out" not in has:
+            continue
+        q, k = (c[f"rot_{x}" if "rot_q" in has else x, lender(model, i) if x == "k" else i] for x in "qk")
         scores = torch.einsum("blhk,bmhk->bhlm", q, k.repeat_interleave(q.shape[2] // k.shape[2], 2))
-        scores = scores * getattr(cfg, "query_pre_attn_scalar", cfg.d_head) ** -0.5
+        scores = scores * getattr(cfg, "query_pre_attn_scalar", q.shape[-1]) ** -0.5
         if cap := getattr(cfg, "attn_scores_soft_cap", None):
             scores = cap * torch.tanh(scores / cap)
         allowed = c["attn_scores", i].isfinite()
         assert_near(c["attn_scores", i][allowed], scores[allowed], i)
         bias = 0 if block.attn.out.bias is None else block.attn.out.bias
         assert_near(getattr(block, "ln1_post", nn.Identity())(c["result", i].sum(2) + bias), c["attn_out", i], i)
-        if "mlp_post" in has:
-            activated = ACTIVATIONS[cfg.activation](c["mlp_pre", i])
-            assert_near(activated * (c["mlp_pre_linear", i] if "mlp_pre_linear" in has else 1), c["mlp_post", i], i)
     summed: Any = sum(c[x] for x in ("embed", "pos_embed", "token_type_embed") if x in c)
     assert_near(model.ln_embed(summed) if "ln_embed" in c else summed, c["resid_pre", 0], name, 1e-6)
     if model.has_logits:
@@ -209,7 +223,10 @@ def test_a_hook_changes_what_follows(name: str) -> None:
     how: dict[str, Any] = {"return_logits": model.has_logits}
     with torch.no_grad():
         for point in model.points:
-            if not point.endswith("hook_attn_scores"):  # the softmax does not see a shift
+            hidden = point.endswith("hook_attn_scores")  # the softmax does not see a shift
+            if point.endswith("ln1.hook_scale"):  # nor do queries, keys and values a scale if all are normalised
+                hidden = hasattr(getattr(model.blocks[0], "attn", None), "v_norm")
+            if not hidden:
                 bent = model.run_with_hooks(*tokens_of(name), fwd_hooks=[(point, lambda x, _: x + 1 + x.cos())], **how)
                 assert (bent - out).abs().max() > 1e-4 * out.abs().max(), point
         assert_near(model(*tokens_of(name), **how), out, name)  # and leaves nothing behind
@@ -220,7 +237,7 @@ def test_a_layer_sees_its_window(name: str) -> None:
     """The pattern is zero exactly where the key is ahead in a causal model, or as far away as the window is wide."""
     model, _, c = seen(name)
     behind = torch.arange(L)[:, None] - torch.arange(L)
-    for i in range(model.n_layers):
+    for i in model.layers_of("attn_scores"):
         window = model.window_of(i) or L
         expected = (behind.abs() < window) & ((behind >= 0) | (not model.causal))
         assert torch.equal(c["attn_scores", i].isfinite(), expected.expand(B, CONFIGS[name].n_heads, L, L)), i
@@ -311,7 +328,7 @@ def test_a_cache_changes_nothing(name: str) -> None:
             read = lambda tokens, *args, **how: model.decode(tokens, memory, **how)  # noqa: E731
         whole = read(tokens, attention_mask=mask, position_ids=positions)
         for cuts in [range(L + 1), (0, 7, 8, L)]:
-            cache = KeyValueCache(shape_of(model.cfg).stacks[-1].n_layers)
+            cache = model.empty_cache()
             parts = [
                 read(tokens[:, i:j], position_ids=positions[:, i:j], attention_mask=mask[:, i:j, :j], cache=cache)
                 for i, j in pairwise(cuts)

@@ -20,11 +20,10 @@ from probekit.activations.plan.reading.select_tokens import check_characters
 from probekit.activations.plan.token_ids import Sequences, has_texts, tokenise_inputs
 from probekit.errors import UsageError
 from probekit.interventions import Edits, check_edits, record_of_edits
-from probekit.models.accounting import key_values
+from probekit.models.accounting import cache_values
 from probekit.models.base import LanguageModel
 from probekit.models.families import has_shape, shape_of
 from probekit.models.generation import stop_ids
-from probekit.models.shapes import equal_blocks
 from probekit.options import ExtractArguments, Sampling
 from probekit.options.generate import sampling_of
 from probekit.options.task import OnBadRow
@@ -34,6 +33,7 @@ from probekit.tasks.base import Task, without_bad_rows
 # Keys and values of a batch; their buffers double when they are full, and may take twice as much.
 CACHE_BYTES = {"cpu": 512 << 20}
 CACHE_BYTES_ELSEWHERE = 2 << 30  # a guess, not measured
+TOKENS_OF_TEXT = 128  # among which the memory of a recurrent layer, of one size for any text, is shared out; a guess
 # Texts of a batch. A step costs a text less the more there are. CPU time of one core in ms, for 8, 32, 64, 128 and 256
 # texts: 0.43, 0.15, 0.11, 0.08, 0.07 with 4 layers of width 64; GPT-2 small 14.8, 6.4, 5.2 for 8, 32, 64.
 MOST_ROWS = {"cpu": 128}
@@ -198,17 +198,16 @@ def _full(model: LanguageModel, task: Task, sequences: Sequences, options: Extra
 
 def _batch_tokens(model: LanguageModel, options: ExtractArguments, device: torch.device) -> int:
     """Tokens of a batch whose keys and values fit, at most those that the options allow."""
-    most = CACHE_BYTES.get(device.type, CACHE_BYTES_ELSEWHERE) // _cache_bytes(model)
+    most = int(CACHE_BYTES.get(device.type, CACHE_BYTES_ELSEWHERE) / _cache_bytes(model))
     return max(1, most if options.batch_tokens is None else min(most, options.batch_tokens))
 
 
-def _cache_bytes(model: LanguageModel) -> int:
-    """Bytes of a token's keys and values in all layers."""
+def _cache_bytes(model: LanguageModel) -> float:
+    """Bytes of a token's keys and values in all layers; its share of a memory is that in a text of TOKENS_OF_TEXT."""
     size = model.dtype.itemsize
     if not has_shape(model.cfg):  # a model of no family: as if no heads shared keys
         return 2 * model.cfg.n_layers * model.cfg.d_model * size
-    parts = equal_blocks(shape_of(model.cfg).stacks[0])
-    return sum(part.n_layers * key_values(part) for part in parts) * size
+    return cache_values(shape_of(model.cfg), TOKENS_OF_TEXT) / TOKENS_OF_TEXT * size
 
 
 def _batches(rows: np.ndarray, lengths: np.ndarray, most_tokens: int, most_rows: int) -> list[np.ndarray]:

@@ -187,9 +187,10 @@ def _blocks(
     block_nodes = options.block_nodes
     if block_nodes is None:
         least = MIN_NODES.get(device.type, MIN_NODES_ELSEWHERE)
-        block_nodes = choose_nodes(needed, options.share and sources is None, causal, model.cfg.d_model, least)
+        share, d_model = options.share and sources is None, model.cfg.d_model
+        block_nodes = choose_nodes(needed, share, causal, d_model, least, model.forks)
     block_nodes = min(block_nodes, model.longest_row or block_nodes)
-    return pack(needed, block_nodes, options.share, causal, sources), block_nodes
+    return pack(needed, block_nodes, options.share, causal, sources, model.forks), block_nodes
 
 
 def _cut_shards(

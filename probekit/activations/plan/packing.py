@@ -5,7 +5,8 @@ its nodes. The texts are sorted by their tokens and cut into blocks of at most N
 forest with its nodes in depth-first order: the position of a node is its depth, it attends to its ancestors and itself,
 and a text's activations are those of the nodes on its path. Without sharing, attention in a block is block-diagonal,
 each text being a tree of its own. The same holds for bidirectional models, except that equal texts (as for several
-words of one sentence) share one tree.
+words of one sentence) share one tree. In a model with a recurrent state no two tokens may follow one token: a text that
+begins with another one whole goes on from its end, and others share nothing.
 
 Everything here is a pure function of the tokens, so that a run resumed after a crash computes the same blocks.
 
@@ -192,7 +193,12 @@ def _paths(own: np.ndarray, made: np.ndarray, depth: np.ndarray) -> np.ndarray:
 
 
 def pack(
-    sequences: Sequences, block_nodes: int, share: bool, causal: bool = True, sources: Sequences | None = None
+    sequences: Sequences,
+    block_nodes: int,
+    share: bool,
+    causal: bool = True,
+    sources: Sequences | None = None,
+    forks: bool = True,
 ) -> Packing:
     """Cut the texts into blocks of at most `block_nodes` nodes; a longer text is a block of its own.
 
@@ -203,21 +209,24 @@ def pack(
         causal: whether a token sees only the tokens before it.
         sources: for a decoder, the encoder's inputs. Nothing is shared then, because activations of a target depend on
             its source.
+        forks: whether several tokens may follow one node.
     """
     order = sequences.order
-    lengths, shared = _shared(sequences, share and sources is None, causal)
+    lengths, shared = _shared(sequences, share and sources is None, causal, forks)
     starts = _cut(lengths, shared, block_nodes)
     shared[starts[:-1]] = 0  # a block begins with nothing to share
     of_sources = None if sources is None else Packing(sources, order, np.zeros_like(shared), starts, causal=False)
     return Packing(sequences, order, on_disk(shared), starts, causal, of_sources)
 
 
-def _shared(sequences: Sequences, share: bool, causal: bool) -> tuple[np.ndarray, np.ndarray]:
+def _shared(sequences: Sequences, share: bool, causal: bool, forks: bool) -> tuple[np.ndarray, np.ndarray]:
     """The lengths of the texts in order, and how many leading tokens each may share with the one before it."""
     lengths = sequences.lengths[sequences.order]
     shared = sequences.shared.copy() if share else np.zeros(len(lengths), dtype=np.int64)
     if not causal:
         shared[(shared < lengths) | (shared < np.roll(lengths, 1))] = 0  # texts that are not equal
+    elif not forks:
+        shared[shared < np.roll(lengths, 1)] = 0  # texts that do not begin with the one before them
     return lengths, shared
 
 
@@ -231,9 +240,9 @@ def _cut(lengths: np.ndarray, shared: np.ndarray, block_nodes: int) -> np.ndarra
     return np.array(starts)
 
 
-def choose_nodes(sequences: Sequences, share: bool, causal: bool, d_model: int, least: int) -> int:
+def choose_nodes(sequences: Sequences, share: bool, causal: bool, d_model: int, least: int, forks: bool = True) -> int:
     """The block size with the least total work: large blocks share more, and pay more for attention."""
-    lengths, shared = _shared(sequences, share, causal)
+    lengths, shared = _shared(sequences, share, causal, forks)
 
     def cost(size: int) -> float:
         nodes = (lengths - shared).sum() + shared[_cut(lengths, shared, size)[:-1]].sum()

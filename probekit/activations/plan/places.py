@@ -44,7 +44,7 @@ def _check_layers(model: LanguageModel, having: dict[str, set[int]], wanted: lis
 def width_of(model: LanguageModel, place: Place) -> int:
     """Width of one row at this place: the product of the axes after B and L, or the heads of a pair of tokens."""
     axes = model.points[model.resolve(place)[0]].axes.split()
-    sizes = [model.size_of(axis, place[0]) for axis in axes]
+    sizes = [model.size_of(axis, *place) for axis in axes]
     return math.prod(size for size in sizes if size is not None)
 
 

@@ -112,7 +112,7 @@ def run_trunk(
     rows = [list(text) for text in texts]
     answers = torch.tensor([len(row) - 1 for row in rows]) if answer_N is None else answer_N.long().cpu()
     _check(model, rows, answers)
-    if not model.starts:
+    if not (model.starts and model.forks):
         return Trunk(rows, answers, _whole(model, rows, answers, torch.arange(len(rows)), None))
     groups, hidden, order = [], [], []
     for group in _groups(model, [len(row) for row in rows]):
@@ -219,7 +219,7 @@ def _padded(texts: list[list[int]]) -> tuple[Tensor, Tensor]:
 def _whole(
     model: LanguageModel, texts: list[list[int]], answer_N: Tensor, text_V: Tensor, branches: Branches | None
 ) -> Tensor:
-    """The final norm's output at the answer tokens, by forwards from the embedding; for models of `transformers`."""
+    """The final norm's output at the answer tokens, by forwards from the embedding; where no prefix can be shared."""
     order, hidden = [], []
     for group in _groups(model, [len(texts[i]) for i in text_V.tolist()]):
         tokens, mask = _padded([texts[i] for i in text_V[group].tolist()])
@@ -251,7 +251,7 @@ def _run_group(model: Any, texts: list[list[int]], answer_N: Tensor) -> tuple[Un
     mask = is_real[:, None, :] | torch.eye(length, dtype=torch.bool)
     inputs: dict[str, Any] = {"attention_mask": mask & torch.ones_like(mask).tril() if model.causal else mask}
     inputs |= {"position_ids": torch.arange(length).expand(n, -1)}
-    cache = KeyValueCache(model.n_layers) if model.causal else None
+    cache = model.empty_cache() if model.causal else None
     inputs |= {} if cache is None else {"cache": cache}
     # the last block's residual and keys are those of all tokens; only what follows is left out
     with model.hooks([("resid_pre", keep)]), model.reading(answer_N[:, None]):

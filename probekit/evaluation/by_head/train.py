@@ -53,6 +53,11 @@ def heads_of(request: Request) -> int:
             f"{', '.join(HEAD_POINTS)} (--point), and extract it first (--points z)"
         )
     n_heads = config.get("n_kv_heads") if _is_key(request) else None
+    if base_name(request.point) in KEY_POINTS and config.get("n_global_kv_heads") not in (None, n_heads):
+        raise UsageError(
+            f"the layers of this model differ in how many heads {request.point} has, so --by head (by='head') cannot "
+            "tell them apart; take q or z"
+        )
     n_heads = n_heads or config.get("n_heads")
     if not isinstance(n_heads, int) or n_heads < 1:
         raise UsageError(

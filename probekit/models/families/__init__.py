@@ -16,6 +16,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "llama": ("llama", "mistral", "qwen2", "qwen3", "phi3"),
     "gptneox": ("gpt_neox",),
     "gemma": ("gemma", "gemma2", "gemma3_text"),
+    "gemma4": ("gemma4_text",),
     "olmo": ("olmo2", "olmo3"),
     "bert": ("bert",),
     "roberta": ("roberta", "xlm-roberta", "camembert"),
@@ -26,6 +27,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "gptoss": ("gpt_oss",),
     "deepseek": ("deepseek_v3", "deepseek_v2", "kimi_k2"),
     "glm": ("glm4_moe",),
+    "qwen3_next": ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"),
 }
 """Modules of this package that end with a FAMILY, and its `model_types`; to add a family, add its file here."""
 

@@ -51,19 +51,15 @@ from probekit.models.config_fields import (
     unchecked,
     written_fields,
 )
-from probekit.models.decoder import LLAMA_BUFFERS, LLAMA_NAMES, PRE_NORM, DecoderOnly
+from probekit.models.decoder import LLAMA_BUFFERS, LLAMA_NAMES, DecoderOnly
 from probekit.models.experts import GroupedSparse, SigmoidSparse
-from probekit.models.families.moe import ABSENT, FUSED, SPARSE_POINTS, Block, check_experts
+from probekit.models.families.moe import ABSENT, FUSED, Block, check_experts, sparse_twin
 from probekit.models.family import (
     Family,
     HfModel,
     HfPoint,
     HfTensor,
     beyond_last_layer,
-    decoder_twin,
-    module_output,
-    points_inside,
-    weight_points,
 )
 from probekit.models.layers import (
     ACTIVATIONS,
@@ -354,7 +350,7 @@ class Deepseek(DecoderOnly):
         self.ln_final = RMSNorm(cfg.d_model, cfg.norm_eps)
         self.unembed = None if cfg.tie_embeddings else Embedding(cfg.d_vocab, cfg.d_model)
 
-    def size_of(self, axis: str, short: str) -> int | None:
+    def size_of(self, axis: str, short: str, layer: int | None = None) -> int | None:
         """The size of an axis of this point: W of values, C of the latent, F of the MLP of dense layers."""
         cfg = self.cfg
         latent = cfg.q_rank if short == "q_latent" else cfg.kv_rank
@@ -438,15 +434,6 @@ def twin(cfg: DeepseekConfig, names: Mapping[str, HfTensor]) -> HfModel | None:
     found = sparse_twin(CLASSES[cfg.model_type], names)
     values_at = HfPoint("model.layers.{layer}.self_attn.kv_b_proj", values)
     return found._replace(points={**found.points, "v": values_at})
-
-
-def sparse_twin(name: str, names: Mapping[str, HfTensor]) -> HfModel:
-    """The classes of transformers whose names begin so, of a decoder with experts in some layers."""
-    points = weight_points(names, PRE_NORM)
-    sparse = {point: ("mlp.gate", take) for point, take in SPARSE_POINTS.items()}
-    points |= points_inside("model.layers.{layer}", sparse | {"mlp_out": ("mlp", module_output)})
-    eager = {"experts_implementation": "eager"}  # as its grouped product of all experts does not take float64
-    return decoder_twin(name, points)._replace(options=eager)
 
 
 FAMILY = Family(

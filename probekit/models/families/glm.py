@@ -173,7 +173,7 @@ class Glm(DecoderOnly):
         self.ln_final = RMSNorm(cfg.d_model, cfg.norm_eps)
         self.unembed = None if cfg.tie_embeddings else Embedding(cfg.d_vocab, cfg.d_model)
 
-    def size_of(self, axis: str, short: str) -> int | None:
+    def size_of(self, axis: str, short: str, layer: int | None = None) -> int | None:
         """The size of an axis of this point; F, the width of an MLP with points, is that of dense layers."""
         return self.cfg.d_dense_mlp if axis == "F" else super().size_of(axis, short)
 

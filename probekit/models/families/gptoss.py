@@ -49,11 +49,11 @@ from probekit.models.config_fields import (
     unchecked,
     written_fields,
 )
-from probekit.models.decoder import LLAMA_BUFFERS, LLAMA_NAMES, PRE_NORM, DecoderOnly
+from probekit.models.decoder import LLAMA_BUFFERS, LLAMA_NAMES, DecoderOnly
 from probekit.models.experts import SparseMLP
 from probekit.models.families.llama import Attention
-from probekit.models.families.moe import ABSENT, SPARSE_POINTS, Block, check_experts
-from probekit.models.family import Family, HfModel, HfTensor, decoder_twin, module_output, points_inside, weight_points
+from probekit.models.families.moe import ABSENT, Block, check_experts, sparse_twin
+from probekit.models.family import Family, HfModel, HfTensor
 from probekit.models.layers import Embedding, Linear, Mask, RMSNorm, attention_scores, causal_mask, heads_for
 from probekit.models.positional import RopeScaling, Rotary
 from probekit.models.rope_fields import rope_from_hf, rope_to_hf
@@ -315,10 +315,7 @@ def shape(cfg: GptOssConfig) -> ModelShape:
 
 def twin(cfg: GptOssConfig, names: Mapping[str, HfTensor]) -> HfModel:
     """The classes of transformers for this config, and where they compute our points."""
-    points = weight_points(names, PRE_NORM)
-    sparse = {point: ("mlp.router", take) for point, take in SPARSE_POINTS.items()}
-    points |= points_inside("model.layers.{layer}", sparse | {"mlp_out": ("mlp", module_output)})
-    return decoder_twin("GptOss", points)._replace(options={"experts_implementation": "eager"})
+    return sparse_twin("GptOss", names, router="mlp.router")
 
 
 FAMILY = Family(

@@ -175,7 +175,7 @@ class MoeConfig:
         fields: dict[str, Any] = _DEFAULTS[model_type] | {"norm_top_k": model_type == "mixtral"} | given | rope
         fields |= _heads(hf, given, model_type) | _window(hf, model_type)
         if model_type in QWEN:
-            fields["dense_layers"] = _dense_layers(hf)
+            fields["dense_layers"] = dense_layers_from_hf(hf)
         return cls(**fields, model_type=model_type)
 
     def to_hf(self) -> dict[str, Any]:
@@ -248,7 +248,7 @@ ATTENTION: dict[str, Any] = {
 class SoftmaxSparse(SparseMLP):
     """The experts with the largest shares in the softmax over all; the shares are the weights, or sum to 1 divided."""
 
-    def __init__(self, cfg: MoeConfig):
+    def __init__(self, cfg: Any):
         super().__init__(*experts_of(cfg))
         self.n_active, self.norm_top_k = cfg.n_active_experts, cfg.norm_top_k
 
@@ -262,11 +262,10 @@ class SoftmaxSparse(SparseMLP):
 
 
 class SoftmaxAndShared(SoftmaxSparse):
-    """The same, and an expert that computes every token, times the sigmoid of a gate (Qwen2-MoE)."""
+    """The same, and an expert that computes every token, times the sigmoid of a gate (Qwen2-MoE, Qwen3-Next)."""
 
-    def __init__(self, cfg: MoeConfig):
+    def __init__(self, cfg: Any):
         super().__init__(cfg)
-        assert cfg.d_shared_mlp is not None, "the config checks it"
         self.shared = Expert(cfg.d_model, cfg.d_shared_mlp, cfg.activation)
         self.shared_gate = Linear(cfg.d_model, 1, bias=False)
 
@@ -332,7 +331,7 @@ class Moe(DecoderOnly):
         """`sliding_window`, in every layer."""
         return self.cfg.sliding_window
 
-    def size_of(self, axis: str, short: str) -> int | None:
+    def size_of(self, axis: str, short: str, layer: int | None = None) -> int | None:
         """The size of an axis of this point; F, the width of an MLP with points, is that of dense layers."""
         return self.cfg.d_dense_mlp if axis == "F" else super().size_of(axis, short)
 
@@ -397,7 +396,7 @@ def _window(hf: Mapping[str, Any], model_type: str) -> dict[str, Any]:
     return {"sliding_window": window}
 
 
-def _dense_layers(hf: Mapping[str, Any]) -> tuple[int, ...]:
+def dense_layers_from_hf(hf: Mapping[str, Any]) -> tuple[int, ...]:
     """Layers without experts: those of mlp_only_layers, and all but every decoder_sparse_step-th."""
     n_layers, step, listed = hf["num_hidden_layers"], hf.get("decoder_sparse_step", 1), hf.get("mlp_only_layers") or []
     check_count(step, "decoder_sparse_step", 1)
@@ -468,6 +467,21 @@ SPARSE_POINTS = {"router_logits": _router_logits, "expert_weights": _expert_weig
 """Points of sparse layers, and what takes them from the arguments and the output of transformers' router."""
 
 
+def sparse_twin(name: str, names: Mapping[str, HfTensor], router: str = "mlp.gate") -> HfModel:
+    """The classes of transformers whose names begin so, of a decoder with experts in some layers.
+
+    Args:
+        name: how the names of both classes begin.
+        names: those of `Family.hf_names`.
+        router: path of the router in a layer.
+    """
+    sparse = {point: (router, take) for point, take in SPARSE_POINTS.items()}
+    points = weight_points(names, PRE_NORM)
+    points |= points_inside("model.layers.{layer}", sparse | {"mlp_out": ("mlp", module_output)})
+    eager = {"experts_implementation": "eager"}  # as its grouped product of all experts does not take float64
+    return decoder_twin(name, points)._replace(options=eager)
+
+
 def _copied_output(_: tuple, output: Any) -> Tensor:
     """The output of a norm, which transformers clips in place."""
     return output.clone()
@@ -475,15 +489,12 @@ def _copied_output(_: tuple, output: Any) -> Tensor:
 
 def twin(cfg: MoeConfig, names: Mapping[str, HfTensor]) -> HfModel:
     """The classes of transformers for this config, and where they compute our points."""
-    points = weight_points(names, PRE_NORM)
+    found = sparse_twin(CLASSES[cfg.model_type], names)
+    points = dict(found.points)
     points |= {x: points[x]._replace(take=_copied_output) for x in ("q_norm", "k_norm") if x in points}
-    sparse = {point: ("mlp.gate", take) for point, take in SPARSE_POINTS.items()}
-    points |= points_inside("model.layers.{layer}", sparse | {"mlp_out": ("mlp", module_output)})
     if (limit := cfg.clip_qkv) is not None:
         points["v"] = points["v"]._replace(take=lambda _, output: output.clamp(-limit, limit))
-    eager = {"experts_implementation": "eager"}  # as its grouped product of all experts does not take float64
-    found = decoder_twin(CLASSES[cfg.model_type], points)
-    return found._replace(options=eager)
+    return found._replace(points=points)
 
 
 FAMILY = Family(

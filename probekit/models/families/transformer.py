@@ -390,6 +390,10 @@ class Transformer(LanguageModel):
         reads = self.reads(source, position_ids, mask, stop)
         return self.encoder(self._scaled(self.embed(source)), position_ids, mask, reads)
 
+    def empty_cache(self) -> KeyValueCache:
+        """A cache for the tokens of the decoder."""
+        return KeyValueCache(self.cfg.n_decoder_layers)
+
     def decode(
         self,
         tokens: Tensor,
@@ -444,7 +448,7 @@ class Transformer(LanguageModel):
         """The point of the last block's output; the decoder's blocks end with a third norm."""
         return "decoder.ln3_normalized" if short.startswith("decoder.") else "encoder.ln2_normalized"
 
-    def size_of(self, axis: str, short: str) -> int | None:
+    def size_of(self, axis: str, short: str, layer: int | None = None) -> int | None:
         """The size of an axis; decoder and encoder may differ in their heads and their feed-forward layers' width."""
         cfg = self.cfg
         sizes = {"H": cfg.n_decoder_heads, "K": cfg.d_decoder_head, "F": cfg.d_decoder_mlp}

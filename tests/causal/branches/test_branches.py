@@ -89,7 +89,7 @@ def test_a_trunk_is_the_run_of_each_text_alone(name: str, answers: bool) -> None
 def test_branches_are_full_forwards_with_the_edits(name: str) -> None:
     """Every kind of edit, at points before and after the sublayers, in every layer, a row for each branch."""
     model = tiny_model(name)
-    width = model.size_of("HK", "z")
+    width = model.size_of("HK", "z", 1)
     basis = torch.linalg.qr(random(D, 2)).Q
     swap = {("resid_pre", 0): Swap(basis, random(V, 2)), ("attn_out", 1): ProjectOut(basis, random(V, D))}
     for layer, edits, answers in [

@@ -26,8 +26,8 @@ from probekit.models.weights import as_stored, save_hf
 REPO = Path(__file__).parents[3]
 PACKAGE = REPO / "probekit"
 FAMILIES = PACKAGE / "models/families"
-# published models by type and short name; transformers' module layouts, by its types
-OTHER_TABLES = {"files/published.py", "models/adapter/layouts.py", "models/tokenizer_files.py"}
+# published models by type and short name; transformers' module layouts and packagings, by its types
+OTHER_TABLES = {"files/published.py", "models/adapter/layouts.py", "models/tokenizer_files.py", "models/packaging.py"}
 
 
 def names_of_families() -> set[str]:
@@ -97,6 +97,7 @@ BAD: dict[Any, list[Any]] = {  # by the annotation of a field of a config
     int | tuple[int, ...] | None: [True, "a", 2.5, (2, "a"), 10**12],
 }
 OWN_CHECKS = {"n_full_layers", "sliding_window", "rope_scaling", "layer_types", "dense_layers", "n_dense_layers"}
+OWN_CHECKS |= {"n_borrowing_layers"}
 
 
 @pytest.mark.parametrize(("name", "cfg"), tiny_configs().items(), ids=tiny_configs())
