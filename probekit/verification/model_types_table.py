@@ -39,8 +39,7 @@ model with random weights was saved, loaded and put through `selftest`: every po
 transformers in float64, every kind of batch against each text by itself, and for wrapped models what adds up in each
 block. Real models of a type may have other layers, which loading checks again.
 
-- **by**: hand is a family of probekit, with points inside attention and MLP too; transformers is its own class, with
-  `--via transformers`.
+- **by**: hand is a family of probekit, with points inside attention and MLP too; transformers is its own class.
 - **exact**: the stream before and after every block, and in every block what its sublayers add to it. **In part**: some
   block, or some sublayer, has no such point, because no single module was proved to add it. **Residual stream only**:
   no block has. **Not tried**: no small config of the class was found.
@@ -78,8 +77,12 @@ class _NoTinyModel(DataError):
 
 
 def listed_types() -> list[str]:
-    """Every language model of the installed transformers."""
-    return sorted(name for name, why in transformers_types().items() if not why)
+    """Every language model of the installed transformers that has a class with a head."""
+    from transformers.models.auto import modeling_auto
+
+    tables = vars(modeling_auto)
+    heads = {*tables["MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"], *tables["MODEL_FOR_MASKED_LM_MAPPING_NAMES"]}
+    return sorted(name for name, why in transformers_types().items() if not why and name in heads)
 
 
 def model_types_page(types: Iterable[str] | None = None) -> str:
