@@ -81,7 +81,7 @@ def write(kind: str, folder: Path) -> None:
     for name, shard in zip(names, shards, strict=True):
         save_file(shard, folder / name, metadata={"format": "pt"})
     index = {name: file for file, shard in zip(names, shards, strict=True) for name in shard}
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
     (folder / "config.json").write_text(json.dumps(hf))
 
 
@@ -107,13 +107,15 @@ def load(folder: Path, by: str, dtype: str) -> dict[str, float]:
     watcher = threading.Thread(target=watch)
     watcher.start()
     start = time.process_time()
-    if by == "probekit":
-        model: Any = load_model(folder, device="cpu", dtype=dtype)
-    else:
-        model = transformers.Qwen3ForCausalLM.from_pretrained(folder, dtype=dtype)
-    seconds = time.process_time() - start
-    done.set()
-    watcher.join()
+    try:
+        if by == "probekit":
+            model: Any = load_model(folder, device="cpu", dtype=dtype)
+        else:
+            model = transformers.Qwen3ForCausalLM.from_pretrained(folder, dtype=dtype)
+    finally:
+        seconds = time.process_time() - start
+        done.set()
+        watcher.join()
     weights = sum(x.nbytes for x in model.parameters())
     return {"peak": max(peaks) - before, "weights": weights, "seconds": seconds}
 
@@ -134,7 +136,7 @@ def main() -> None:
             for by in ("probekit", "transformers") if kind == "float32" else ("probekit",):
                 for dtype in ("float32", "bfloat16"):
                     command = [sys.executable, __file__, "--child", folder, by, dtype]
-                    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+                    found = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
                     size = f"{found['weights'] / 1e6:,.0f} MB"
                     above = found["peak"] / found["weights"]
                     print(f"| {kind} | {by} | {dtype} | {size} | {above:.2f} | {found['seconds']:.1f} |")
