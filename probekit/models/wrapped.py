@@ -333,7 +333,7 @@ class WrappedModule(LanguageModel):
         twin.causal, twin.batching, twin.name = self.causal, self.batching, self.name
         return twin
 
-    def size_of(self, axis: str, short: str) -> int | None:
+    def size_of(self, axis: str, short: str, layer: int | None = None) -> int | None:
         """The size of an axis of this point, as it was observed."""
         return int(axis) if axis.isdecimal() else self._sizes.get(axis)
 
