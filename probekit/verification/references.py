@@ -97,16 +97,15 @@ def float64_reference(model: LanguageModel, text: TextIds) -> Reference:
 
     Args:
         model: any.
-        text: which it runs once.
+        text: which such a module runs once.
     """
     twin: Any = in_float64(model.made_anew().eval(), room_for(model))
     name = "float64"
-    try:
-        run_single(twin, text, [LOGITS])
-    except RuntimeError:
-        if not isinstance(model, WrappedModule):
-            raise
-        twin, name = model.made_anew().eval(), str(model.dtype).removeprefix("torch.")
+    if isinstance(model, WrappedModule):
+        try:
+            run_single(twin, text, [LOGITS] if model.has_logits else [])
+        except RuntimeError:
+            twin, name = model.made_anew().eval(), str(model.dtype).removeprefix("torch.")
     points = frozenset(Place.of(point)[0] for point in model.points) | {LOGITS}
     return Reference(name, points, lambda text, names: run_single(twin, text, names))
 
@@ -131,7 +130,7 @@ def transformers_reference(model: LanguageModel, text: TextIds) -> tuple[Referen
 
     Args:
         model: of one of the families.
-        text: which it runs once.
+        text: which such a module runs once.
 
     Raises:
         Unavailable: transformers has no class for the model, or the class cannot compute in float64.

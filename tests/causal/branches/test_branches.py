@@ -1,6 +1,7 @@
 """Branches of a trunk against a full forward for each edited text by itself, in every family."""
 
 import dataclasses
+import math
 from functools import cache
 from typing import Any
 
@@ -16,6 +17,7 @@ from probekit.causal.branches.run import Branches, Trunk, run_branches, run_trun
 from probekit.errors import UsageError
 from probekit.interventions import Add, Edit, ProjectOut, Replace, Swap, editing
 from probekit.models.families import shape_of
+from probekit.points import POINTS
 
 CONFIGS = tiny_configs()
 SINGLE = [name for name in CONFIGS if len(shape_of(CONFIGS[name]).stacks) == 1]
@@ -89,7 +91,8 @@ def test_a_trunk_is_the_run_of_each_text_alone(name: str, answers: bool) -> None
 def test_branches_are_full_forwards_with_the_edits(name: str) -> None:
     """Every kind of edit, at points before and after the sublayers, in every layer, a row for each branch."""
     model = tiny_model(name)
-    width = model.size_of("HK", "z", 1)
+    of_head: Any = model.points[POINTS["z"].format(layer=1)].axes.split()[2:]
+    width = math.prod(model.size_of(axis, "z", 1) for axis in of_head)
     basis = torch.linalg.qr(random(D, 2)).Q
     swap = {("resid_pre", 0): Swap(basis, random(V, 2)), ("attn_out", 1): ProjectOut(basis, random(V, D))}
     for layer, edits, answers in [
