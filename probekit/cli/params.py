@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 
 
 def show_adapted_params(name: str, model: Any, dtype: str, as_json: bool, quiet: bool) -> None:
-    """Print the parameters and the bytes of the parts of a model of transformers."""
-    from probekit.models.adapter.model import parameters_by_part
+    """Print the parameters and the bytes of the parts of a model that this project's code does not compute."""
+    from probekit.models.adapter.model import AdaptedModel, parameters_by_part
 
-    parts = parameters_by_part(model)
+    whole = {"module": sum(weight.numel() for weight in model.parameters())}
+    parts = parameters_by_part(model) if isinstance(model, AdaptedModel) else whole
     rows = {**parts, "total": sum(parts.values())}
     if as_json:
         found = {part: {"parameters": n, "bytes": n * BYTES[dtype]} for part, n in rows.items()}
@@ -92,8 +93,8 @@ def params(job: ParamsJob, options: PictureOptions) -> None:
     adapted = {name: model for name, (_, model) in found.items() if model is not None}
     if adapted and (job.compare or job.context is not None or job.batch != 1):
         raise UsageError(
-            f"{next(iter(adapted))!a} is run by transformers' class, whose parameters alone are counted; leave out "
-            "--compare, --context and --batch"
+            f"{next(iter(adapted))!a} is run by code that is not probekit's, whose parameters alone are counted; leave "
+            "out --compare, --context and --batch"
         )
     if adapted:
         show_adapted_params(names[0], adapted[names[0]], job.dtype, job.json, job.quiet)
@@ -134,7 +135,7 @@ def _titles(names: list[str]) -> dict[str, str]:
 
 
 def _shape_or_model(name: str, revision: str | None, via: Via | None) -> "tuple[ModelShape, LanguageModel | None]":
-    """The shape of a model; with the model itself if it is one of transformers, whose shape is an estimate.
+    """The shape of a model; with the model itself if it is not probekit's own, as its shape is then an estimate.
 
     Published sizes need no network, and those of GPT-2 no torch, unless a folder has that name; a world's model need
     not be trained.
@@ -150,7 +151,7 @@ def _shape_or_model(name: str, revision: str | None, via: Via | None) -> "tuple[
     if name in MODELS and revision is None and via is None:
         return shape_of(world(name).make_config()), None
     model = outline(name, revision, via)
-    return shape_of(model.cfg), model if "transformers" in model.packages else None
+    return shape_of(model.cfg), None if model.is_ours else model
 
 
 def _note_long(accounts: "list[Account]") -> None:

@@ -329,7 +329,7 @@ def _described(found: _Found, options: ModelOptions) -> _Described:
     given = read_json(found.folder / "config.json")
     with _naming(found):
         outside = parts_left_out(given) if is_packaged(given) else None
-        hf = given if outside is None else text_fields(given)
+        hf = given if outside is None else text_fields(given, _default_fields)
         if options.via == "transformers" or options.quantize is not None:
             check_adaptable(hf, own=model_types())
             return _Described(checked_fields(hf), left_out=outside)
@@ -344,6 +344,12 @@ def _described(found: _Found, options: ModelOptions) -> _Described:
                 raise DataError(f"{error}; leave out --via probekit to run it through transformers' class") from None
             return _Described(checked_fields(hf), why=str(error), left_out=outside)
         return _Described(hf, family, cfg, layout, left_out=outside)
+
+
+def _default_fields(model_type: str) -> Mapping[str, Any]:
+    from probekit.models.adapter.load import default_fields  # transformers
+
+    return default_fields(model_type)
 
 
 def _implemented(hf: Mapping[str, Any]) -> "tuple[Family, Any, FewBits | None]":

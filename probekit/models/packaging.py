@@ -6,15 +6,16 @@ just `model.layers`, and hold vision or audio towers as well, of which no tensor
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from probekit.errors import DataError
 from probekit.models.families import SAME_ON_TEXT
-from probekit.text import listed
+from probekit.text import listed, printable
 
-# Each was compared with the complete class of transformers on text alone; others, such as PaliGemma, let a token of the
-# prompt see those after it, or change the text model in other ways.
+# Tiny models of each were compared with the complete class of transformers on text alone; of Gemma 3n and Llama 4, the
+# text class was, as the complete one cannot be run so. Others, such as PaliGemma, let a token of the prompt see those
+# after it, or change the text model in other ways.
 PACKAGED = (
     "aria", "deepseek_vl", "deepseek_vl_hybrid", "exaone4_5", "fuyu", "gemma3", "gemma3n", "gemma4", "glm46v",
     "glm4v", "glm4v_moe", "glmasr", "got_ocr2", "granite_docling", "granite_speech", "granite_speech_plus",
@@ -30,7 +31,11 @@ _OF_IMAGES = ("mrope_section", "mrope_interleaved")
 TOWERS = re.compile(r"(vision|audio|speech|encoder|vq|qformer|projector|perceiver|adapter|adaptor)_config$")
 _NOT_IN_COMPLETE = {"gemma3": "final_logit_softcapping"}  # fields of the text class that the complete one ignores
 _FROM_OUTSIDE = ("tie_word_embeddings", "bos_token_id", "eos_token_id", "pad_token_id", "quantization_config")
-_SIZES = re.compile(r"(hidden|intermediate|vocab)_size$|num_(hidden_layers|attention_heads|key_value_heads)$|head_dim$")
+NEEDED = {"hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"}
+_SIZES = re.compile(
+    r"^((hidden|intermediate|vocab)_size|num_(hidden_layers|attention_heads|key_value_heads)|head_dim|"
+    r"max_position_embeddings)$"
+)
 RENAMED = {  # beginnings of names of the text model's tensors -> those of the text model alone
     r"^(model\.)?(language|text)_model\.lm_head\.": "lm_head.",
     r"^(model\.)?(language|text)_model\.(model\.)?": "model.",
@@ -43,10 +48,16 @@ def is_packaged(hf: Mapping[str, Any]) -> bool:
     return hf.get("model_type") in PACKAGED or isinstance(hf.get("text_config"), Mapping)
 
 
-def text_fields(hf: Mapping[str, Any]) -> dict[str, Any]:
+def text_fields(
+    hf: Mapping[str, Any], defaults: Callable[[str], Mapping[str, Any]] = lambda model_type: {}
+) -> dict[str, Any]:
     """The fields of the text model alone, where config.json describes a model packaged as multimodal.
 
     The outer fields say whether the head is tied, which ids are special, and how weights are quantized.
+
+    Args:
+        hf: the fields of config.json.
+        defaults: the fields that transformers takes for a model type; published text_configs leave out such sizes.
 
     Raises:
         DataError: a model whose text model alone does not compute what the complete one computes on text, or of which
@@ -66,16 +77,18 @@ def text_fields(hf: Mapping[str, Any]) -> dict[str, Any]:
     contradicted = [name for name in text if _SIZES.search(name) and name in hf and hf[name] != text[name]]
     if contradicted:
         name = contradicted[0]
-        raise DataError(
-            f"{name} is {hf[name]!a:.60}, but {text[name]!a:.60} in text_config; correct one, or download it again"
-        )
+        raise DataError(f"{name!a:.60} is {hf[name]!a:.60}, but {text[name]!a:.60} in text_config; correct one of them")
     ignored = _NOT_IN_COMPLETE.get(kind)
     if ignored and text.get(ignored) is not None:
         raise DataError(f"{ignored} = {text[ignored]!a:.60} in text_config is not implemented for {kind}; only None is")
-    fields = {**text, **{name: hf[name] for name in _FROM_OUTSIDE if name in hf}}
     inner = text.get("model_type")
+    if not isinstance(inner, str | None):
+        raise DataError(f"model_type in text_config must be a name; got {inner!a:.60}")
     if inner in (None, kind):
         inner = f"{kind}_text"
+    usual = {} if text.keys() >= NEEDED else defaults(inner)
+    sizes = {name: value for name, value in usual.items() if _SIZES.search(name) and value is not None}
+    fields = {**sizes, **text, **{name: hf[name] for name in _FROM_OUTSIDE if name in hf}}
     fields["model_type"] = inner
     fields.pop("architectures", None)
     if inner in SAME_ON_TEXT:
@@ -93,18 +106,26 @@ def _on_text(rope: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def parts_left_out(hf: Mapping[str, Any]) -> str:
     """The parts of a packaged model that are not loaded: "vision_config and audio_config"."""
-    return listed([name for name in hf if TOWERS.search(name) and hf[name] is not None] or ["what is not text"])
+    return listed(
+        [printable(name) for name in hf if TOWERS.search(name) and hf[name] is not None] or ["what is not text"]
+    )
 
 
 def text_tensors(stored: Mapping[str, _T]) -> dict[str, _T]:
-    """The tensors of the text model by the names that it has alone, among those of a packaged model."""
+    """The tensors of the text model by the names that it has alone, among those of a packaged model.
+
+    Raises:
+        DataError: two of them have one name.
+    """
     within = {name: text_name(name) for name in stored}
     inside = any(name != alone for name, alone in within.items())
-    return {
-        alone: stored[name]
-        for name, alone in within.items()
-        if name != alone or name.startswith("lm_head.") or (not inside and name.startswith("model."))
-    }
+    found: dict[str, _T] = {}
+    for name, alone in within.items():
+        if name != alone or name.startswith("lm_head.") or (not inside and name.startswith("model.")):
+            if alone in found:
+                raise DataError(f"the weights hold {alone!a:.200} twice, one of them as {name!a:.200}; remove one")
+            found[alone] = stored[name]
+    return found
 
 
 def text_name(name: str) -> str:

@@ -1,8 +1,8 @@
 """Weights that files hold in few bits: what config.json says of them, and the numbers that they stand for.
 
-A weight is in_full when it is read, one matrix at a time (one expert's, where a tensor holds all of a layer), so that
+A weight is widened when it is read, one matrix at a time (one expert's, where a tensor holds all of a layer), so that
 memory holds the model once. Only the weights are rounded: activations, which some engines round as well, are not.
-torch is imported when a weight is in_full. The layouts, by `quant_method`:
+torch is imported when a weight is widened. The layouts, by `quant_method`:
 
 - fp8 (DeepSeek V3, section 3.3; Qwen3, Ministral 3): float8 `weight`, one scale for each block of 128 x 128, or one.
 - mxfp4 (OCP Microscaling Formats 1.0, section 5.3; gpt-oss): `_blocks` of 32 numbers in 4 bits, a power of two each.
@@ -37,16 +37,16 @@ class FewBits:
 
     Attributes:
         main: the end of the name of the tensor with the numbers.
-        others: the ends of those beside it; a weight has those that the file holds.
-        needed: one of these must be there.
-        ours: the end of the weight's own name.
+        others: the ends of the tensors that may be there too.
+        needed: of each of these pairs or more, one must be there.
+        ours: what the weight's name ends with, in place of `main`.
         shape: the weight's shape, from those of its tensors.
         widen: the weight in float32, from its tensors.
     """
 
     main: str
     others: tuple[str, ...]
-    needed: tuple[str, ...]
+    needed: tuple[tuple[str, ...], ...]
     ours: str
     shape: Callable[[Shapes], tuple[int, ...]]
     widen: Callable[[Parts], "Tensor"]
@@ -71,11 +71,29 @@ def few_bits_of(hf: Mapping[str, Any]) -> FewBits | None:
 def _only(config: Mapping[str, Any], method: str, **known: tuple[Any, ...]) -> None:
     """Refuse fields of the config with other values than those that are known."""
     for name, values in known.items():
-        if config.get(name, values[0]) not in values:
+        value = config.get(name, values[0])
+        if not any(type(value) is type(one) and value == one for one in values):
             raise Unimplemented(
                 f"quantization_config: {name} = {config[name]!a:.40} of {method} is not implemented; only "
                 f"{listed([repr(value) for value in values])} is"
             )
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _checked_block(value: Any, name: str) -> tuple[int, int] | None:
+    """The rows and columns that share a scale.
+
+    Raises:
+        Unimplemented: not two whole numbers above 0.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, list | tuple) or len(value) != 2 or not all(map(_is_size, value)):
+        raise Unimplemented(f"quantization_config: {name} must be two whole numbers above 0; got {value!a:.40}")
+    return value[0], value[1]
 
 
 def _scaled(numbers: "Tensor", scale: "Tensor", zero: "Tensor | None" = None, block: Any = None) -> "Tensor":
@@ -94,9 +112,9 @@ def _spread(small: "Tensor", shape: tuple[int, ...], block: Any) -> "Tensor":
     for axis, size in ((-2, shape[-2]), (-1, shape[-1])):
         n = small.shape[axis]
         if n not in (1, size):
-            each = block[axis] if block else size // n
-            if -(-size // each) != n:
-                raise DataError(f"{n} scales do not fit {size} numbers in blocks of {each}; download the weights again")
+            each = block[axis] if block else size // max(1, n)
+            if not each or -(-size // each) != n:
+                raise ValueError(f"{n} scales do not fit {size} numbers in blocks of {each}")
             small = small.repeat_interleave(each, axis).narrow(axis, 0, size)
     return small
 
@@ -111,11 +129,11 @@ def _unpacked(packed: "Tensor", bits: int, axis: int) -> "Tensor":
 
 
 def _fp8(config: Mapping[str, Any]) -> FewBits:
-    block = config.get("weight_block_size")
+    block = _checked_block(config.get("weight_block_size"), "weight_block_size")
     return FewBits(
         ".weight",
         (".weight_scale_inv", ".weight_scale"),
-        (".weight_scale_inv", ".weight_scale"),
+        ((".weight_scale_inv", ".weight_scale"),),
         ".weight",
         lambda shapes: shapes[".weight"],
         lambda parts: _scaled(parts[".weight"], _scale(parts), block=block),
@@ -141,12 +159,13 @@ def _mxfp4(config: Mapping[str, Any]) -> FewBits:
         *experts, rows, groups, half = shapes["_blocks"]
         return (*experts, groups * half * 2, rows)
 
-    return FewBits("_blocks", ("_scales",), ("_scales",), "", shape, widen)
+    return FewBits("_blocks", ("_scales",), (("_scales",),), "", shape, widen)
 
 
 def _compressed(config: Mapping[str, Any]) -> FewBits:
     groups = config.get("config_groups")
-    options = [each.get("weights") for each in groups.values()] if isinstance(groups, Mapping) else []
+    groups = list(groups.values()) if isinstance(groups, Mapping) else []
+    options = [each.get("weights") if isinstance(each, Mapping) else None for each in groups]
     weights = options[0] if options and all(one == options[0] for one in options) else None
     if not isinstance(weights, Mapping):
         raise Unimplemented("quantization_config: compressed-tensors with several kinds of weights is not implemented")
@@ -155,17 +174,17 @@ def _compressed(config: Mapping[str, Any]) -> FewBits:
     _only(weights, name, num_bits=(8, 4), type=("int", "float"), strategy=("channel", "group", "tensor", "block"))
     _only(weights, name, actorder=(None, "weight", "static"))
     _only(config, name, sparsity_config=(None, {}), transform_config=(None, {}))
+    group = weights.get("group_size") if weights.get("strategy") == "group" else None
+    block = (1, group) if _is_size(group) else _checked_block(weights.get("block_structure"), "block_structure")
     if config.get("format") != "pack-quantized":
         zero = ".weight_zero_point"
         return FewBits(
             ".weight",
             (".weight_scale", zero),
-            (".weight_scale",),
+            ((".weight_scale",),),
             ".weight",
             lambda shapes: shapes[".weight"],
-            lambda parts: _scaled(
-                parts[".weight"], parts[".weight_scale"], parts.get(zero), weights.get("block_structure")
-            ),
+            lambda parts: _scaled(parts[".weight"], parts[".weight_scale"], parts.get(zero), block),
         )
     bits = weights.get("num_bits", 8)
 
@@ -175,20 +194,21 @@ def _compressed(config: Mapping[str, Any]) -> FewBits:
         zero = parts.get(".weight_zero_point")
         if zero is not None and zero.shape[0] != rows:  # packed as the weights are, along the rows
             zero = _unpacked(zero, bits, 0)[:rows] - (1 << bits - 1)
-        return _scaled(numbers, parts[".weight_scale"], zero)
+        return _scaled(numbers, parts[".weight_scale"], zero, block)
 
     def shape(shapes: Shapes) -> tuple[int, ...]:
         rows, packed = shapes[".weight_packed"]
         return rows, packed * 32 // bits
 
     others = (".weight_scale", ".weight_shape", ".weight_zero_point")
-    return FewBits(".weight_packed", others, (".weight_scale",), ".weight", shape, widen)
+    return FewBits(".weight_packed", others, ((".weight_scale",), (".weight_shape",)), ".weight", shape, widen)
 
 
 def _gptq(config: Mapping[str, Any]) -> FewBits:
-    bits = config.get("bits")
+    if "bits" not in config:
+        raise Unimplemented("quantization_config: gptq without bits is not implemented")
     _only(config, "gptq", bits=(4, 8, 2), checkpoint_format=("gptq", "gptq_v2"))
-    assert isinstance(bits, int)
+    bits, group = config["bits"], config.get("group_size")
     less = int(config.get("checkpoint_format", "gptq") == "gptq")  # files of the first version hold zeros less one
 
     def widen(parts: Parts) -> "Tensor":
@@ -196,32 +216,34 @@ def _gptq(config: Mapping[str, Any]) -> FewBits:
         zeros = (_unpacked(parts[".qzeros"], bits, 1) + less) & ((1 << bits) - 1)
         scales = parts[".scales"].float()
         if ".g_idx" in parts:
-            group = parts[".g_idx"].long()
-            return ((numbers - zeros[group]) * scales[group]).T
-        return _scaled(numbers, scales, zeros).T
+            which = parts[".g_idx"].long()
+            return ((numbers - zeros[which]) * scales[which]).T
+        return _scaled(numbers, scales, zeros, (group, 1) if _is_size(group) else None).T
 
     def shape(shapes: Shapes) -> tuple[int, ...]:
         packed, columns = shapes[".qweight"]
         return columns, packed * 32 // bits
 
-    return FewBits(".qweight", (".qzeros", ".scales", ".g_idx"), (".scales",), ".weight", shape, widen)
+    return FewBits(".qweight", (".qzeros", ".scales", ".g_idx"), ((".scales",), (".qzeros",)), ".weight", shape, widen)
 
 
 def _awq(config: Mapping[str, Any]) -> FewBits:
     _only(config, "awq", bits=(4,), version=("gemm",), zero_point=(True,))
+    group = config.get("group_size")
 
     def columns(packed: "Tensor") -> "Tensor":
         numbers = _unpacked(packed, 4, 1)
         return numbers.unflatten(1, (-1, 8))[:, :, list(AWQ_ORDER)].flatten(1)
 
     def widen(parts: Parts) -> "Tensor":
-        return _scaled(columns(parts[".qweight"]), parts[".scales"], columns(parts[".qzeros"])).T
+        block = (group, 1) if _is_size(group) else None
+        return _scaled(columns(parts[".qweight"]), parts[".scales"], columns(parts[".qzeros"]), block).T
 
     def shape(shapes: Shapes) -> tuple[int, ...]:
         rows, packed = shapes[".qweight"]
         return packed * 8, rows
 
-    return FewBits(".qweight", (".qzeros", ".scales"), (".scales",), ".weight", shape, widen)
+    return FewBits(".qweight", (".qzeros", ".scales"), ((".scales",), (".qzeros",)), ".weight", shape, widen)
 
 
 _METHODS: dict[str, Callable[[Mapping[str, Any]], FewBits]] = {
@@ -246,15 +268,28 @@ def in_full(stored: Mapping[str, "TensorInFile"], layout: FewBits) -> dict[str, 
             continue
         stem = key.removesuffix(layout.main)
         parts = {end: stored[stem + end] for end in (layout.main, *layout.others) if stem + end in stored}
-        if parts.keys() & set(layout.needed):
-            shape = layout.shape({end: part.shape for end, part in parts.items()})
+        absent = [" or ".join(ends) for ends in layout.needed if not parts.keys() & set(ends)]
+        if not absent:
+            shape = _shape_of(layout, key, parts)
+            if stem + layout.ours in stored and layout.main != layout.ours:
+                raise DataError(
+                    f"{str(tensor.file)!a} holds {stem + layout.ours!a:.200} twice, in full and in few bits"
+                )
             packed = tensor._replace(key=stem + layout.ours, dtype="F32", shape=shape)
             found[stem + layout.ours] = packed._replace(parts=parts, widen=layout.widen)
         elif layout.main == layout.ours and tensor.dtype in ("F32", "F16", "BF16"):
             found[key] = tensor  # config.json leaves some out, such as norms
         else:
             raise DataError(
-                f"{str(tensor.file)!a} holds {key}, {tensor.dtype}, without {' or '.join(layout.needed)}; download the "
-                "weights again"
+                f"{str(tensor.file)!a} holds {key!a:.200}, {tensor.dtype}, without {absent[0]}; download the weights "
+                "again"
             )
     return found
+
+
+def _shape_of(layout: FewBits, key: str, parts: Mapping[str, "TensorInFile"]) -> tuple[int, ...]:
+    try:
+        return layout.shape({end: part.shape for end, part in parts.items()})
+    except ValueError:
+        shapes = listed([f"{end} {list(part.shape)}" for end, part in parts.items()])
+        raise DataError(f"{key!a:.200} has tensors of other shapes than its layout ({shapes})") from None

@@ -294,7 +294,10 @@ def _check_tied(copy: TensorInFile, original: TensorInFile) -> None:
 def _read(tensor: TensorInFile, entry: int | None = None) -> Tensor:
     """The tensor, or one entry of it, as a view of the file; one in few bits is widened."""
     if tensor.parts is not None and tensor.widen is not None:
-        return tensor.widen({end: _read(part, entry) for end, part in tensor.parts.items()})
+        try:
+            return tensor.widen({end: _read(part, entry) for end, part in tensor.parts.items()})
+        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+            raise _damaged(tensor.file, f"{tensor.key}: {error}") from None
     try:
         with safe_open(tensor.file, framework="pt") as file:
             whole = file.get_tensor(tensor.key)

@@ -15,7 +15,7 @@ import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -27,10 +27,11 @@ from probekit.errors import DataError, ProbekitError, UsageError
 from probekit.hooks import HookPoint
 from probekit.models.adapter.config import NO_LIMIT, AdapterConfig
 from probekit.models.adapter.model import RowReader
-from probekit.models.adapter.proof import FLOAT32_BOUND, NARROW, first_of, relative
+from probekit.models.adapter.proof import bound_of, first_of, random_ids, relative
 from probekit.models.base import LanguageModel, check_mask
 from probekit.models.layers import at_read
 from probekit.models.tokenizer import Tokenizer
+from probekit.options.check import is_whole
 from probekit.points import POINTS, Place, base_name
 from probekit.text import listed
 
@@ -46,7 +47,8 @@ AXES = {
     **dict.fromkeys(("mlp_pre", "mlp_pre_linear", "mlp_post"), "B L F"),
     "result": "B L H D",
 }
-_LENGTHS = (7, 5)  # tokens of the texts of the proof
+LENGTHS = ((7, 5), (40, 23))  # tokens of the texts of the proof: windows and chunks show in long ones
+TRIED_LENGTH = 1024
 _VOCAB_FIELDS = ("d_vocab", "vocab_size", "n_vocab")
 _CONTEXT_FIELDS = ("n_ctx", "block_size", "n_positions", "max_position_embeddings", "context_length", "max_seq_len")
 
@@ -86,18 +88,26 @@ def wrap(
     inner = getattr(module, "_model", None)
     if points is None and type(module).__module__.startswith("nnsight.") and isinstance(inner, nn.Module):
         module = inner
+    for given, least in ((d_vocab, "d_vocab"), (n_ctx, "n_ctx")):
+        if given is not None and not (is_whole(given) and given > 0):
+            raise UsageError(f"{least} is a whole number above 0; got {given!a:.40}")
     if points is None and any(base.__name__ == "PreTrainedModel" for base in type(module).__mro__):
+        if not causal or d_vocab is not None or n_ctx is not None:
+            raise UsageError("leave out causal, d_vocab and n_ctx: of a model of transformers its config says them")
         model: LanguageModel = _of_transformers(module)
         model.tokenizer, model.name = tokenizer, name or type(module).__name__
         return model
+    if next(module.parameters(), None) is None:
+        raise UsageError(f"{type(module).__name__} has no weights; wrap takes a model over token ids")
     module.eval()
     strict = points is not None
     asked = _known_points(module) if points is None else points(module) if callable(points) else points
     where = _places(module, asked)
-    size = _sizes(module, d_vocab, n_ctx)
+    size = _extent(module, d_vocab, n_ctx)
     model = WrappedModule(module, *_shaped(module, where, size, strict))
     model.causal, model.tokenizer, model.name = causal, tokenizer, name or type(module).__name__
-    model.batching = _proved(model)
+    with _running(module):
+        model.batching = _proved(model)
     model.cfg = replace(model.cfg, batching=model.batching)
     return model.eval()
 
@@ -123,21 +133,23 @@ def model_of_file(path: Path, function: str, device: torch.device, dtype: torch.
         UsageError: the file has no such function.
         DataError: its code fails, or returns something else.
     """
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    spec = importlib.util.spec_from_file_location(f"probekit_of_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
     code = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = code  # where dataclasses look up their module
     if str(path.parent.resolve()) not in sys.path:
         sys.path.insert(0, str(path.parent.resolve()))
+    running = "while it is read"
     try:
         spec.loader.exec_module(code)
-        make = getattr(code, function, None)
+        make, running = getattr(code, function, None), f"in {function}"
         made = make() if callable(make) else None
     except ProbekitError:
         raise
-    except Exception as error:  # whatever the user's code raises
+    except (Exception, SystemExit) as error:  # whatever the user's code raises
         why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise DataError(f"{str(path)!a} fails in {function}: {why!a}; correct the file") from None
+        raise DataError(f"{str(path)!a} fails {running}: {why!a}; correct the file") from None
     if make is None:
         known = [name for name, value in vars(code).items() if callable(value) and not name.startswith("_")]
         raise UsageError(f"{str(path)!a} has no function {function}; it has {listed(known)}")
@@ -149,6 +161,7 @@ def model_of_file(path: Path, function: str, device: torch.device, dtype: torch.
             "module whose points are known"
         )
     made.name = f"{path.stem}.{function}"
+    made.source = made.folder = made.revision = None  # the function may have changed what it loaded
     return made.to(device=device, dtype=dtype).eval()
 
 
@@ -276,7 +289,10 @@ class WrappedModule(LanguageModel):
             changed = passed(first_of(output))
             if changed is None:
                 return None
-            return type(output)((changed, *output[1:])) if isinstance(output, tuple | list) else changed
+            if not isinstance(output, tuple | list):
+                return changed
+            rest = (changed, *output[1:])
+            return type(output)(*rest) if hasattr(output, "_fields") else type(output)(rest)
 
         return before if is_input else after
 
@@ -331,6 +347,7 @@ class WrappedModule(LanguageModel):
         where = {full: at._replace(module=module.get_submodule(at.path)) for full, at in self._where.items()}
         twin = type(self)(module, self.cfg, where, self._axes)
         twin.causal, twin.batching, twin.name = self.causal, self.batching, self.name
+        twin.tokenizer, twin._head_is_last = self.tokenizer, self._head_is_last
         return twin
 
     def size_of(self, axis: str, short: str, layer: int | None = None) -> int | None:
@@ -369,9 +386,24 @@ def _registered(at: _At, hook: Callable[..., Any]) -> Any:
 
 def _called(module: nn.Module, tokens: Tensor) -> Tensor:
     """What the module returns first; nanoGPT's returns the logits of every token only where it is given targets."""
-    output = module(tokens, targets=tokens) if "targets" in signature(module.forward).parameters else module(tokens)
-    found = getattr(output, "logits", None)
-    return first_of(output) if found is None else found
+    takes_targets = "targets" in signature(module.forward).parameters
+    found = _first_tensor(module(tokens, targets=tokens)) if takes_targets else None
+    if found is None or found.dim() != 3:
+        found = _first_tensor(module(tokens))
+    if found is None or found.dim() != 3 or found.shape[:2] != tokens.shape:
+        got = "no tensor" if found is None else str(list(found.shape))
+        raise DataError(
+            f"{type(module).__name__} returns {got} for tokens {list(tokens.shape)}; expected a number for every token "
+            "and id first, [B, L, V]"
+        )
+    return found
+
+
+def _first_tensor(output: Any) -> Tensor | None:
+    """The logits among what a module returns, or the first of several."""
+    found = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    found = first_of(output) if found is None and not isinstance(output, Mapping) and output is not None else found
+    return found if isinstance(found, Tensor) else None
 
 
 def _of_transformers(module: Any) -> LanguageModel:
@@ -424,7 +456,7 @@ def _places(module: nn.Module, points: Any) -> dict[str, _At]:
         place = Place.of(spec)
         template = POINTS[place.point]
         if "{layer}" in path and place.layer is None and "{layer}" in template:
-            layers = [i for i in range(len(parts)) if path.format(layer=i) in parts]
+            layers = [i for i in range(len(parts)) if path.replace("{layer}", str(i)) in parts]
         elif ("{layer}" in template) == (place.layer is not None):
             layers = [place.layer]
         else:
@@ -450,14 +482,13 @@ def _order(full: str, order: list[str]) -> tuple[int, int, int]:
     return (1, place.layer, at)
 
 
-@dataclass(frozen=True)
-class _Sizes:
+class _Extent(NamedTuple):
     d_vocab: int
     n_ctx: int
 
 
 @torch.no_grad()
-def _sizes(module: nn.Module, d_vocab: int | None, n_ctx: int | None) -> _Sizes:
+def _extent(module: nn.Module, d_vocab: int | None, n_ctx: int | None) -> _Extent:
     """The vocabulary and the context: as given, as the module's config says, or as its embeddings have rows.
 
     Raises:
@@ -467,12 +498,17 @@ def _sizes(module: nn.Module, d_vocab: int | None, n_ctx: int | None) -> _Sizes:
     config = getattr(module, "cfg", None) or getattr(module, "config", None)
     d_vocab = d_vocab or _field(config, _VOCAB_FIELDS)
     n_ctx = n_ctx or _field(config, _CONTEXT_FIELDS)
-    tables: list[tuple[bool, int]] = []
-    ids = torch.zeros(1, 2, dtype=torch.long, device=next(module.parameters()).device)
+    of_tokens: list[int] = []
+    of_positions: list[int] = []
+    ids = torch.tensor([[1, 0]], device=next(module.parameters()).device)  # unlike positions, and unlike zeros
 
     def keep(table: nn.Module, args: tuple, _: Any) -> None:
         assert isinstance(table, nn.Embedding)
-        tables.append((args[0].shape == ids.shape and torch.equal(args[0], ids), table.num_embeddings))
+        given = args[0].flatten().tolist() if args and isinstance(args[0], Tensor) else []
+        if given == [1, 0]:
+            of_tokens.append(table.num_embeddings)
+        elif given == [0, 1]:
+            of_positions.append(table.num_embeddings)
 
     handles = [part.register_forward_hook(keep) for part in module.modules() if isinstance(part, nn.Embedding)]
     try:
@@ -481,11 +517,30 @@ def _sizes(module: nn.Module, d_vocab: int | None, n_ctx: int | None) -> _Sizes:
     finally:
         for handle in handles:
             handle.remove()
-    d_vocab = d_vocab or next((rows for of_tokens, rows in tables if of_tokens), None)
-    n_ctx = n_ctx or min((rows for of_tokens, rows in tables if not of_tokens), default=NO_LIMIT)
+    d_vocab = d_vocab or next(iter(of_tokens), None)
     if d_vocab is None:
         raise UsageError(f"how many token ids {type(module).__name__} takes is not known; give d_vocab")
-    return _Sizes(d_vocab, n_ctx)
+    return _Extent(d_vocab, n_ctx or min(of_positions, default=0) or _longest(module, ids))
+
+
+def _longest(module: nn.Module, ids: Tensor) -> int:
+    """The longest text that the module takes, where nothing says it; `NO_LIMIT` if `TRIED_LENGTH` tokens fit."""
+
+    def fits(n: int) -> bool:
+        try:
+            with _running(module):
+                _called(module, ids[:, :1].expand(1, n))
+        except DataError:
+            return False
+        return True
+
+    if fits(TRIED_LENGTH):
+        return NO_LIMIT
+    low, high = 2, TRIED_LENGTH  # the module takes `low`, and not `high`
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
 
 
 def _field(config: Any, names: Sequence[str]) -> int | None:
@@ -498,22 +553,22 @@ def _running(module: nn.Module) -> Iterator[None]:
     """Turn what the module raises into one line."""
     try:
         yield
+    except ProbekitError:
+        raise
     except (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError, AssertionError) as error:
         why = " ".join(str(error).split())[:200]
         raise DataError(f"{type(module).__name__} cannot be run on token ids [B, L]: {why!a}") from None
 
 
-def _random_ids(d_vocab: int, n: int, seed: int) -> list[int]:
-    return torch.randint(d_vocab, (n,), generator=torch.Generator().manual_seed(seed)).tolist()
-
-
-def _texts(d_vocab: int, n_ctx: int) -> list[list[int]]:
-    return [_random_ids(d_vocab, min(n, n_ctx), seed) for seed, n in enumerate(_LENGTHS)]
+def _texts(cfg: Any) -> list[list[list[int]]]:
+    """Pairs of random texts, the first of each pair the longer."""
+    lengths = [[min(n, cfg.n_ctx) for n in pair] for pair in LENGTHS]
+    return [[random_ids(cfg, n, 2 * i + j) for j, n in enumerate(pair)] for i, pair in enumerate(lengths)]
 
 
 @torch.no_grad()
 def _shaped(
-    module: nn.Module, where: Mapping[str, _At], size: _Sizes, strict: bool
+    module: nn.Module, where: Mapping[str, _At], size: _Extent, strict: bool
 ) -> tuple[AdapterConfig, dict[str, _At], dict[str, str]]:
     """The config, the points that the forward reaches, and their axes.
 
@@ -526,14 +581,19 @@ def _shaped(
     Raises:
         DataError: a point that is not reached once, or without a row for each token; no `resid_pre` in every layer.
     """
-    ids = _texts(size.d_vocab, size.n_ctx)[0]
+    ids = _texts(size)[0][0]
     seen: dict[str, list[Any]] = {full: [] for full in where}
+    order: list[str] = []
 
     def keeper(full: str, is_input: bool) -> Callable[..., None]:
-        def before(_: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
-            seen[full].append(args[0] if args else next((x for x in kwargs.values() if isinstance(x, Tensor)), None))
+        def keep(x: Any) -> None:
+            order.append(full)
+            seen[full].append(x)
 
-        return before if is_input else lambda _, args, output: seen[full].append(first_of(output))
+        def before(_: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+            keep(args[0] if args else next((x for x in kwargs.values() if isinstance(x, Tensor)), None))
+
+        return before if is_input else lambda _, args, output: keep(first_of(output))
 
     handles = []
     for full, at in where.items():
@@ -569,6 +629,12 @@ def _shaped(
             f"{type(module).__name__} has no resid_pre in every layer from 0 on; give the input of each block: "
             '{"resid_pre": "blocks.{layer}"}'
         )
+    if f"blocks.{n_layers - 1}.hook_resid_post" not in axes:
+        raise DataError(
+            f"{type(module).__name__} has no resid_post in layer {n_layers - 1}, where the stream ends; give the "
+            'output of each block: {"resid_post": "blocks.{layer}"}'
+        )
+    _check_order([full for full in order if full in axes], n_layers)
     heads = sizes.get("H", 0)
     cfg = AdapterConfig(
         model_type=type(module).__name__,
@@ -586,12 +652,26 @@ def _shaped(
     return cfg, {full: where[full] for full in axes}, axes
 
 
+def _check_order(order: list[str], n_layers: int) -> None:
+    """Raise unless the layers run in their order, and the final norm after the last."""
+    ends = [f"blocks.{i}.hook_resid_pre" for i in range(n_layers)] + [f"blocks.{n_layers - 1}.hook_resid_post"]
+    ends += [name for name in ("ln_final.hook_normalized",) if name in order]
+    ran = sorted(ends, key=order.index)
+    if ran != ends:
+        first = next(ours for ours, theirs in zip(ends, ran, strict=True) if ours != theirs)
+        raise DataError(
+            f"{Place.of(first)} is not reached in its turn; name the modules in the order in which they run"
+        )
+
+
 def _fits(x: Tensor, axes: str, n_tokens: int) -> bool:
     """Whether a tensor has these axes, or in place of heads their joint width."""
     names = axes.split()
     if names[1] == "L":
         return x.dim() in (3, len(names)) and x.shape[:2] == (1, n_tokens) and x.is_floating_point()
-    return x.dim() == 4 and x.shape[0] == 1 and x.shape[2:] == (n_tokens, n_tokens)
+    if x.dim() != 4 or x.shape[0] != 1 or x.shape[2:] != (n_tokens, n_tokens):
+        return False
+    return bool((x >= 0).all()) and float(x.sum(-1).max()) <= 1 + 1e-3  # a pattern: sinks may take a part
 
 
 def _named(x: Tensor, axes: str, sizes: dict[str, int]) -> str:
@@ -627,31 +707,33 @@ def _proved(model: WrappedModule) -> Any:
     Raises:
         DataError: they are not, or differ from run to run.
     """
-    name = model.cfg.model_class
-    bound = FLOAT32_BOUND if model.dtype in (torch.float32, torch.float64) else NARROW * torch.finfo(model.dtype).eps
-    text, other = _texts(model.cfg.d_vocab, model.cfg.n_ctx)
-    alone = _streams(model, [text])
+    name, bound = model.cfg.model_class, bound_of(model.dtype)
+    texts = _texts(model.cfg)
 
     def check(got: Mapping[str, Tensor], wanted: Mapping[str, Tensor], why: str) -> None:
         point, error = _worst(got, wanted)
-        if error > bound:
+        if not error <= bound:
             raise DataError(f"{name} fails its proof: {Place.of(point)} {why} (by {error:.1e}, bound {bound:.1e})")
 
-    check(_streams(model, [text]), alone, "differs when the same text is run again; take out what is random")
-    of_batch = _streams(model, [text, _random_ids(model.cfg.d_vocab, len(text), 9)])
-    first = {point: x[:1] for point, x in of_batch.items()}
-    check(first, alone, "of a text depends on the other texts of its batch; take out what mixes them")
-    if model.causal and len(text) > 1:
-        cut = {point: x[:, :-1] for point, x in alone.items()}
-        check(_streams(model, [text[:-1]]), cut, "of a token depends on the tokens after it; give causal=False")
-    for seen in (alone, _streams(model, [other])):
-        _prove_sums(model, seen, bound)
-    _prove_head(model, text, bound)
-    if not model.causal:
-        return "one length"
-    padded = _streams(model, [text, other + [text[0]] * (len(text) - len(other))])
-    got = {point: x[1:, : len(other)] for point, x in padded.items()}
-    return "padded" if _worst(got, _streams(model, [other]))[1] <= bound else "one length"
+    pads = model.causal
+    for text, other in texts:
+        alone, alone_too = _streams(model, [text]), _streams(model, [other])
+        check(_streams(model, [text]), alone, "differs when the same text is run again; take out what is random")
+        of_batch = _streams(model, [text, random_ids(model.cfg, len(text), 9)])
+        first = {point: x[:1] for point, x in of_batch.items()}
+        check(first, alone, "of a text depends on the other texts of its batch; take out what mixes them")
+        for seen in (alone, alone_too):
+            _prove_sums(model, seen, bound)
+        if not model.causal:
+            continue
+        for n in {max(1, len(text) // 2), max(1, len(text) - 1)}:
+            cut = {point: x[:, :n] for point, x in alone.items()}
+            check(_streams(model, [text[:n]]), cut, "of a token depends on the tokens after it; give causal=False")
+        padded = _streams(model, [text, other + [text[0]] * (len(text) - len(other))])
+        got = {point: x[1:, : len(other)] for point, x in padded.items()}
+        pads &= _worst(got, alone_too)[1] <= bound
+    _prove_head(model, texts[0][0], bound)
+    return "padded" if pads else "one length"
 
 
 def _prove_head(model: WrappedModule, ids: list[int], bound: float) -> None:
@@ -681,7 +763,7 @@ def _prove_sums(model: WrappedModule, seen: Mapping[str, Tensor], bound: float) 
             there = [part for part in parts if part is not None]
             if whole is None or len(there) < len(parts):
                 continue
-            if (error := relative(torch.stack(there).sum(0), whole)) > bound:
+            if not (error := relative(torch.stack(there).sum(0), whole)) <= bound:
                 raise DataError(
                     f"{model.cfg.model_class} fails its proof: {says} does not hold in layer {layer} (by {error:.1e}, "
                     f"bound {bound:.1e}); leave out the point that is not what is added, or name another module"

@@ -8,11 +8,14 @@ import pytest
 import torch
 from packaged_models import PACKAGINGS, complete, in_file, text_stack
 from safetensors.torch import load_file, save_file
+from transformers import LlavaConfig
 
 import probekit as pk
 from probekit.errors import DataError
 from probekit.models import load_model
+from probekit.models.adapter.load import default_fields
 from probekit.models.adapter.model import AdaptedModel
+from probekit.models.families.llama import LlamaConfig
 from probekit.models.packaging import PACKAGED, text_fields, text_tensors
 from probekit.tasks.base import Task
 
@@ -89,10 +92,11 @@ TEXT = {"model_type": "mistral", "hidden_size": 8, "num_hidden_layers": 2}
 @pytest.mark.parametrize(
     ("hf", "says"),
     [
-        ({"model_type": "mistral3", "text_config": TEXT, "hidden_size": 9}, "hidden_size is 9, but 8 in text_config"),
+        ({"model_type": "mistral3", "text_config": TEXT, "hidden_size": 9}, "hidden_size' is 9, but 8 in text_config"),
         ({"model_type": "mistral3", "text_config": [1]}, "text_config must be the text model's fields"),
         ({"model_type": "mistral3"}, "text_config must be the text model's fields in a config of mistral3; got None"),
         ({"model_type": "paligemma", "text_config": TEXT}, "'paligemma' reads more than text, and its text model by"),
+        ({"model_type": "mistral3", "text_config": {"model_type": ["x"]}}, "model_type in text_config must be a name"),
         ({"model_type": ["x"], "text_config": TEXT}, r"model_type \"\['x'\]\" reads more than text"),
         ({"model_type": "gemma3", "text_config": {"final_logit_softcapping": 30.0}}, "final_logit_softcapping = 30.0"),
     ],
@@ -133,3 +137,14 @@ def test_names_of_tensors_in_every_packaging() -> None:
         wanted = {"model.layers.0.w": 0, "model.embed_tokens.weight": 1, "lm_head.weight": 2}
         assert text_tensors(names) == wanted
     assert len(set(PACKAGED)) == len(PACKAGED)
+
+
+def test_sizes_that_a_published_text_config_leaves_out_are_those_of_transformers() -> None:
+    """As in LLaVA 1.5, whose text_config gives the vocabulary, the context and an epsilon."""
+    text = {"model_type": "llama", "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "vocab_size": 32_064}
+    hf = {"model_type": "llava", "text_config": text, "vision_config": {}}
+    fields = text_fields(hf, default_fields)
+    theirs: Any = LlavaConfig(**hf).text_config
+    for name in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size"):
+        assert fields[name] == getattr(theirs, name), name
+    assert LlamaConfig.from_hf(fields).n_kv_heads == theirs.num_key_value_heads

@@ -20,6 +20,7 @@ from probekit.models.quantized import few_bits_of, in_full
 from probekit.models.weights import TensorInFile, save_hf
 
 Files = dict[str, Tensor]
+GROUP = 8  # columns that share a scale
 
 
 def ints(shape: tuple[int, ...], low: int, high: int, seed: int = 0) -> Tensor:
@@ -66,11 +67,12 @@ def fp8_one_scale(rows: int, columns: int) -> tuple[dict[str, Any], Files, Tenso
 
 def compressed(form: str, bits: int, kind: str, zero: bool) -> Callable[[int, int], Any]:
     def make(rows: int, columns: int) -> tuple[dict[str, Any], Files, Tensor]:
-        group = columns // 4 if form == "pack-quantized" else columns
+        group = GROUP if form == "pack-quantized" else columns
         half, scale = 1 << bits - 1, scales((rows, columns // group))
         numbers = ints((rows, columns), -half, half)
         zeros = ints((rows, columns // group), -half, half, 3) if zero else torch.zeros(rows, columns // group).long()
-        weights = {"num_bits": bits, "type": kind, "strategy": "group", "symmetric": not zero, "group_size": group}
+        strategy = {"strategy": "group", "group_size": group} if group == GROUP else {"strategy": "channel"}
+        weights = {"num_bits": bits, "type": kind, "symmetric": not zero, **strategy}
         config = {
             "quant_method": "compressed-tensors",
             "format": form,
@@ -91,14 +93,13 @@ def compressed(form: str, bits: int, kind: str, zero: bool) -> Callable[[int, in
 
 def gptq(bits: int, version: str, shuffled: bool) -> Callable[[int, int], Any]:
     def make(rows: int, columns: int) -> tuple[dict[str, Any], Files, Tensor]:
-        group = columns // 4
-        which = torch.arange(columns) // group
+        n_groups, which = columns // GROUP, torch.arange(columns) // GROUP
         which = which[torch.randperm(columns, generator=torch.Generator().manual_seed(5))] if shuffled else which
-        numbers, scale = ints((columns, rows), 0, 1 << bits), scales((4, rows)).half()
-        zeros = ints((4, rows), 1, (1 << bits) - 1, 3)
+        numbers, scale = ints((columns, rows), 0, 1 << bits), scales((n_groups, rows)).half()
+        zeros = ints((n_groups, rows), 1, (1 << bits) - 1, 3)
         stored = zeros - int(version == "gptq")  # files of the first version hold one less
         files = {".qweight": packed(numbers, bits, 0), ".qzeros": packed(stored, bits, 1), ".scales": scale}
-        config = {"quant_method": "gptq", "bits": bits, "group_size": group, "checkpoint_format": version}
+        config = {"quant_method": "gptq", "bits": bits, "group_size": GROUP, "checkpoint_format": version}
         wide = ((numbers - zeros[which]) * scale.float()[which]).T
         return config, files | ({".g_idx": which.int()} if shuffled else {}), wide
 
@@ -107,11 +108,12 @@ def gptq(bits: int, version: str, shuffled: bool) -> Callable[[int, int], Any]:
 
 def awq(rows: int, columns: int) -> tuple[dict[str, Any], Files, Tensor]:
     order = (0, 2, 4, 6, 1, 3, 5, 7)  # the column at each place of an int32
-    numbers, zeros, scale = ints((columns, rows), 0, 16), ints((4, rows), 0, 16, 3), scales((4, rows)).half()
+    n_groups = columns // GROUP
+    numbers, zeros = ints((columns, rows), 0, 16), ints((n_groups, rows), 0, 16, 3)
+    scale = scales((n_groups, rows)).half()
     files = {".qweight": packed(numbers, 4, 1, order), ".qzeros": packed(zeros, 4, 1, order), ".scales": scale}
-    group = columns // 4
-    wide = (numbers - zeros.repeat_interleave(group, 0)) * scale.float().repeat_interleave(group, 0)
-    return {"quant_method": "awq", "bits": 4, "group_size": group, "version": "gemm"}, files, wide.T
+    wide = (numbers - zeros.repeat_interleave(GROUP, 0)) * scale.float().repeat_interleave(GROUP, 0)
+    return {"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm"}, files, wide.T
 
 
 LAYOUTS: dict[str, Callable[[int, int], tuple[dict[str, Any], Files, Tensor]]] = {
@@ -216,6 +218,11 @@ def test_gpt_oss_loads_from_its_published_layout(tmp_path: Path) -> None:
         ({"quant_method": "bitsandbytes"}, "weights quantized by 'bitsandbytes' are not implemented"),
         ({"quant_method": ["x"]}, r"quantized by \['x'\] are not implemented"),
         ([1], "quantized by None are not implemented"),
+        ({"quant_method": "gptq"}, "gptq without bits"),
+        ({"quant_method": "gptq", "bits": 4.0}, "bits = 4.0 of gptq"),
+        ({"quant_method": "fp8", "weight_block_size": [128]}, "weight_block_size must be two whole numbers above 0"),
+        ({"quant_method": "fp8", "weight_block_size": [0, 0]}, "weight_block_size must be two whole numbers above 0"),
+        ({"quant_method": "compressed-tensors", "config_groups": {"a": 5}}, "several kinds of weights"),
         ({"quant_method": "gptq", "bits": 3}, "bits = 3 of gptq is not implemented; only 4, 8, 2 is"),
         ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "version = 'gemv' of awq"),
         ({"quant_method": "compressed-tensors", "config_groups": {}}, "several kinds of weights"),
@@ -240,7 +247,19 @@ def test_a_tensor_without_its_scales_is_named(tmp_path: Path) -> None:
     stored = stored_in(tmp_path, {"a.weight": files[".weight"], "b.weight": torch.ones(2), "c.bias": torch.ones(2)})
     layout = few_bits_of({"quantization_config": config})
     assert layout is not None
-    with pytest.raises(DataError, match=r"holds a.weight, F8_E4M3, without .weight_scale_inv or .weight_scale"):
+    with pytest.raises(DataError, match=r"holds 'a.weight', F8_E4M3, without .weight_scale_inv or .weight_scale"):
         in_full(stored, layout)
     del stored["a.weight"]
     assert in_full(stored, layout) == stored
+
+
+def test_scales_that_do_not_fit_name_the_tensor(tmp_path: Path) -> None:
+    """Groups of 64 do not share 96 columns equally: the last is cut off, and a third of a scale is no scale."""
+    config, files, _ = awq(8, 24)
+    layout = few_bits_of({"quantization_config": config | {"group_size": 16}})
+    assert layout is not None
+    with pytest.raises(ValueError, match="3 scales do not fit 24 numbers in blocks of 16"):
+        layout.widen(files)
+    stored = stored_in(tmp_path, {f"a{end}": x for end, x in files.items() if end != ".qzeros"})
+    with pytest.raises(DataError, match=r"holds 'a.qweight', I32, without .qzeros"):
+        in_full(stored, layout)

@@ -259,6 +259,27 @@ def seeing_ahead(toy: Toy, ids: Tensor) -> Tensor:
     return toy.head(x)
 
 
+def seeing_far_ahead(toy: Toy, ids: Tensor) -> Tensor:
+    x = toy.embed(ids)
+    x = x + nn.functional.pad(x, (0, 0, 0, 9))[:, 9:]
+    for block in toy.blocks:
+        x = block(x)
+    return toy.head(x)
+
+
+def last_alone(toy: Toy, ids: Tensor) -> Tensor:
+    return toy.head(toy.embed(ids)[:, -1])
+
+
+def nothing(toy: Toy, ids: Tensor) -> Any:
+    return None
+
+
+def filled(toy: Toy, path: str) -> Toy:
+    nn.init.constant_(toy.get_submodule(path).weight, float("nan"))  # pyright: ignore[reportArgumentType]
+    return toy
+
+
 def noisy(toy: Toy, ids: Tensor) -> Tensor:
     x = toy.embed(ids)
     for block in toy.blocks:
@@ -273,7 +294,7 @@ def changing_between(toy: Toy, ids: Tensor) -> Tensor:
     return toy.head(x)
 
 
-POINTS_MIN = {"resid_pre": "blocks.{layer}"}
+POINTS_MIN = {"resid_pre": "blocks.{layer}", "resid_post": "blocks.{layer}"}
 REFUSED: list[tuple[Any, Any, type[Exception], str]] = [
     (lambda: 5, POINTS, UsageError, "wrap takes a torch module; got int"),
     (Toy, None, UsageError, "the points of Toy are not known; give them"),
@@ -297,10 +318,29 @@ REFUSED: list[tuple[Any, Any, type[Exception], str]] = [
     (lambda: unlike(Toy(), noisy), POINTS_MIN, DataError, "differs when the same text is run again"),
     (
         lambda: unlike(Toy(), changing_between),
-        {"resid_pre": "blocks.{layer}", "resid_post": "blocks.{layer}"},
+        POINTS_MIN,
         DataError,
         "resid_post = resid_pre of the next layer does not hold in layer 0",
     ),
+    (
+        lambda: unlike(Toy(), seeing_far_ahead),
+        POINTS_MIN,
+        DataError,
+        "depends on the tokens after it; give causal=False",
+    ),
+    (lambda: filled(Toy(), "embed"), POINTS_MIN, DataError, "differs when the same text is run again"),
+    (Toy, {"resid_pre": "blocks.{layer}"}, DataError, "has no resid_post in layer 2, where the stream ends"),
+    (Toy, POINTS | {"ln_final": "blocks.0.ln_1"}, DataError, "is not reached in its turn"),
+    (
+        Toy,
+        POINTS_MIN | {"attn_pattern.0": "blocks.0.attn"},
+        DataError,
+        "attn_pattern.0 at 'blocks.0.attn' is [1, 7, 16]",
+    ),
+    (lambda: unlike(Toy(), last_alone), POINTS_MIN, DataError, "returns [1, 50] for tokens [1, 2]; expected a number"),
+    (lambda: unlike(Toy(), nothing), POINTS_MIN, DataError, "returns no tensor for tokens [1, 2]"),
+    (Toy, {"resid_pre": "blocks.{layer}.{x}"}, UsageError, "no module at 'blocks.{layer}.{x}'"),
+    (nn.GELU, POINTS_MIN, UsageError, "GELU has no weights"),
     (lambda: nn.Linear(3, 3), {"resid_pre.0": "0"}, UsageError, "no module at '0' in Linear"),
     (lambda: nn.Sequential(nn.Linear(3, 3)), {"resid_pre.0": "0"}, DataError, "cannot be run on token ids"),
 ]
@@ -315,7 +355,7 @@ def test_what_cannot_be_proved_is_refused_in_one_line(make: Any, points: Any, ki
 
 
 def test_an_encoder_runs_in_batches_of_one_length() -> None:
-    model = pk.wrap(unlike(Toy(), seeing_ahead), {"resid_pre": "blocks.{layer}"}, causal=False)
+    model = pk.wrap(unlike(Toy(), seeing_ahead), POINTS_MIN, causal=False)
     assert model.batching == "one length"
     with pytest.raises(UsageError, match="padding changes the activations of Toy"):
         model(IDS, attention_mask=torch.tensor([[1] * 6, [1] * 5 + [0]]))
@@ -334,6 +374,9 @@ def broken():
 
 def number():
     return 5
+
+def stopping():
+    raise SystemExit(7)
 """
 
 
@@ -356,7 +399,8 @@ def test_the_command_line_takes_a_function_of_ones_own_file(own_file: Path) -> N
 @pytest.mark.parametrize(
     ("function", "options", "says"),
     [
-        ("nothing", {}, "has no function nothing; it has Toy, make_model, broken, number"),
+        ("nothing", {}, "has no function nothing; it has Toy, make_model, broken, number, stopping"),
+        ("stopping", {}, "fails in stopping: 'SystemExit: 7'; correct the file"),
         ("broken", {}, "fails in broken: 'ZeroDivisionError: division by zero'; correct the file"),
         ("number", {}, "number of .* returned int; expected pk.wrap"),
         ("make_model", {"revision": "main"}, "--revision is for models of folders and the Hub"),

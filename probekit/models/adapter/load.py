@@ -148,7 +148,8 @@ def prove_wrapped(hf: Any, source: HfSource, quantize: str | None = None) -> Ada
 def _proved(hf: Any, cfg: AdapterConfig, source: HfSource) -> AdaptedModel:
     """The wrapper, with its points, and then its batches, proved; errors are those of the class, or DataError."""
     model = AdaptedModel(hf, cfg, prove_layout(hf.base_model, cfg, device_of(hf), next(hf.parameters()).dtype))
-    if not cfg.quantize and not getattr(hf, "hf_device_map", None):  # those have products of their own
+    # quantized and spread models have products of their own, and a user's own model keeps its code
+    if not cfg.quantize and not getattr(hf, "hf_device_map", None) and source.made is None:
         _use_kernels(hf)
     model.hf_source = source
     model.longest_row = cfg.n_ctx  # tables by place in the row end there
@@ -265,6 +266,15 @@ def _classes(hf: Mapping[str, Any]) -> tuple[Any, list[Any]]:
     bare = mappings["MODEL_MAPPING_NAMES"].get(kind)
     names = [name for name in (*heads, bare) if isinstance(name, str)]
     return _config(kind, hf), [getattr(transformers, name) for name in dict.fromkeys(names)]
+
+
+def default_fields(model_type: str) -> dict[str, Any]:
+    """The fields of a config.json that transformers takes for a model type where it says none."""
+    import transformers
+    from transformers.models.auto import configuration_auto
+
+    name = vars(configuration_auto)["CONFIG_MAPPING_NAMES"].get(model_type)
+    return getattr(transformers, name)().to_dict() if isinstance(name, str) else {}
 
 
 def _config(kind: str, hf: Mapping[str, Any]) -> Any:

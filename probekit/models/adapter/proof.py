@@ -53,11 +53,12 @@ def bound_of(dtype: torch.dtype) -> float:
 
 
 def relative(got: Tensor, wanted: Tensor) -> float:
-    """Max |a - b| / max |b|; infinite for other shapes and for NaN."""
+    """Max |a - b| / max |b|; infinite for other shapes, and for NaN or infinity."""
     if got.shape != wanted.shape:
         return float("inf")
-    difference = (got.double() - wanted.double().to(got.device)).abs().max().nan_to_num(torch.inf)
-    return float(difference / wanted.double().abs().max().clamp_min(1e-30))
+    wanted = wanted.double().to(got.device)
+    found = float((got.double() - wanted).abs().max() / wanted.abs().max().clamp_min(1e-30))
+    return found if wanted.isfinite().all() and got.isfinite().all() else float("inf")
 
 
 def random_ids(cfg: AdapterConfig, n: int, seed: int, special: Sequence[int] = ()) -> list[int]:
