@@ -233,6 +233,8 @@ def check_model_name(name: str, revision: str | None = None) -> None:
         if not Path(own[1]).is_file():
             raise UsageError(f"no model {name!a:.200}: there is no file {own[1]!a:.200}")
         return
+    if name.endswith((".py", ".py:")) and Path(name.removesuffix(":")).is_file():
+        raise UsageError(f"{name!a:.200} names no function; give it after a colon: {name.removesuffix(':')}:make_model")
     if _exists(name):
         if revision is not None:
             checkpoint_folder(Path(name), revision)

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from inspect import signature
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -85,6 +86,10 @@ def wrap(
     """
     if not isinstance(module, nn.Module):
         raise UsageError(f"wrap takes a torch module; got {type(module).__name__}")
+    if tokenizer is not None and not isinstance(tokenizer, Tokenizer):
+        raise UsageError(
+            f"tokenizer is one of probekit, such as that of load_model(...); got {type(tokenizer).__name__}"
+        )
     inner = getattr(module, "_model", None)
     if points is None and type(module).__module__.startswith("nnsight.") and isinstance(inner, nn.Module):
         module = inner
@@ -101,7 +106,10 @@ def wrap(
         raise UsageError(f"{type(module).__name__} has no weights; wrap takes a model over token ids")
     module.eval()
     strict = points is not None
-    asked = _known_points(module) if points is None else points(module) if callable(points) else points
+    if callable(points):
+        with _running(module):
+            points = points(module)
+    asked = _known_points(module) if points is None else points
     where = _places(module, asked)
     size = _extent(module, d_vocab, n_ctx)
     model = WrappedModule(module, *_shaped(module, where, size, strict))
@@ -144,12 +152,15 @@ def model_of_file(path: Path, function: str, device: torch.device, dtype: torch.
     try:
         spec.loader.exec_module(code)
         make, running = getattr(code, function, None), f"in {function}"
-        made = make() if callable(make) else None
+        make = make if callable(make) else None
+        made = make() if make is not None else None
     except ProbekitError:
         raise
     except (Exception, SystemExit) as error:  # whatever the user's code raises
         why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise DataError(f"{str(path)!a} fails {running}: {why!a}; correct the file") from None
+        lines = [frame.lineno for frame in extract_tb(error.__traceback__) if Path(frame.filename) == path]
+        at = f", line {lines[-1]}" if lines else ""
+        raise DataError(f"{str(path)!a}{at} fails {running}: {why!a}; correct the file") from None
     if make is None:
         known = [name for name, value in vars(code).items() if callable(value) and not name.startswith("_")]
         raise UsageError(f"{str(path)!a} has no function {function}; it has {listed(known)}")
@@ -393,8 +404,8 @@ def _called(module: nn.Module, tokens: Tensor) -> Tensor:
     if found is None or found.dim() != 3 or found.shape[:2] != tokens.shape:
         got = "no tensor" if found is None else str(list(found.shape))
         raise DataError(
-            f"{type(module).__name__} returns {got} for tokens {list(tokens.shape)}; expected a number for every token "
-            "and id first, [B, L, V]"
+            f"{type(module).__name__} returns {got} for tokens {list(tokens.shape)}; expected logits [B, L, V], alone, "
+            "first of several, or under the name logits"
         )
     return found
 
@@ -718,10 +729,12 @@ def _proved(model: WrappedModule) -> Any:
     pads = model.causal
     for text, other in texts:
         alone, alone_too = _streams(model, [text]), _streams(model, [other])
+        if unsound := [point for point, x in alone.items() if not x.isfinite().all()]:
+            raise DataError(f"{name} has NaN or infinity at {Place.of(unsound[0])}; check its weights")
         check(_streams(model, [text]), alone, "differs when the same text is run again; take out what is random")
-        of_batch = _streams(model, [text, random_ids(model.cfg, len(text), 9)])
-        first = {point: x[:1] for point, x in of_batch.items()}
-        check(first, alone, "of a text depends on the other texts of its batch; take out what mixes them")
+        before, after = (random_ids(model.cfg, len(text), seed) for seed in (8, 9))
+        second = {point: x[1:2] for point, x in _streams(model, [before, text, after]).items()}
+        check(second, alone, "of a text depends on the other texts of its batch; take out what mixes them")
         for seen in (alone, alone_too):
             _prove_sums(model, seen, bound)
         if not model.causal:

@@ -252,6 +252,14 @@ def mixing(toy: Toy, ids: Tensor) -> Tensor:
     return toy.head(x)
 
 
+def reading_the_text_before(toy: Toy, ids: Tensor) -> Tensor:
+    x = toy.embed(ids)
+    x = x + torch.cat([torch.zeros_like(x[:1]), x[:-1]])
+    for block in toy.blocks:
+        x = block(x)
+    return toy.head(x)
+
+
 def seeing_ahead(toy: Toy, ids: Tensor) -> Tensor:
     x = toy.embed(ids) + toy.embed(ids).mean(1, keepdim=True)
     for block in toy.blocks:
@@ -328,7 +336,9 @@ REFUSED: list[tuple[Any, Any, type[Exception], str]] = [
         DataError,
         "depends on the tokens after it; give causal=False",
     ),
-    (lambda: filled(Toy(), "embed"), POINTS_MIN, DataError, "differs when the same text is run again"),
+    (lambda: filled(Toy(), "embed"), POINTS_MIN, DataError, "Toy has NaN or infinity at resid_pre.0"),
+    (lambda: unlike(Toy(), reading_the_text_before), POINTS_MIN, DataError, "other texts of its batch"),
+    (Toy, lambda toy: toy.nothing, DataError, "has no attribute 'nothing'"),
     (Toy, {"resid_pre": "blocks.{layer}"}, DataError, "has no resid_post in layer 2, where the stream ends"),
     (Toy, POINTS | {"ln_final": "blocks.0.ln_1"}, DataError, "is not reached in its turn"),
     (
@@ -337,7 +347,7 @@ REFUSED: list[tuple[Any, Any, type[Exception], str]] = [
         DataError,
         "attn_pattern.0 at 'blocks.0.attn' is [1, 7, 16]",
     ),
-    (lambda: unlike(Toy(), last_alone), POINTS_MIN, DataError, "returns [1, 50] for tokens [1, 2]; expected a number"),
+    (lambda: unlike(Toy(), last_alone), POINTS_MIN, DataError, "returns [1, 50] for tokens [1, 2]; expected logits"),
     (lambda: unlike(Toy(), nothing), POINTS_MIN, DataError, "returns no tensor for tokens [1, 2]"),
     (Toy, {"resid_pre": "blocks.{layer}.{x}"}, UsageError, "no module at 'blocks.{layer}.{x}'"),
     (nn.GELU, POINTS_MIN, UsageError, "GELU has no weights"),
@@ -401,7 +411,7 @@ def test_the_command_line_takes_a_function_of_ones_own_file(own_file: Path) -> N
     [
         ("nothing", {}, "has no function nothing; it has Toy, make_model, broken, number, stopping"),
         ("stopping", {}, "fails in stopping: 'SystemExit: 7'; correct the file"),
-        ("broken", {}, "fails in broken: 'ZeroDivisionError: division by zero'; correct the file"),
+        ("broken", {}, "toy.py', line 10 fails in broken: 'ZeroDivisionError: division by zero'; correct the file"),
         ("number", {}, "number of .* returned int; expected pk.wrap"),
         ("make_model", {"revision": "main"}, "--revision is for models of folders and the Hub"),
         ("make_model", {"random_init": True}, "--random-init is for models of folders and the Hub"),
@@ -419,3 +429,11 @@ def test_what_ones_own_file_does_wrong_is_one_line(
 def test_a_file_that_is_not_there() -> None:
     with pytest.raises(UsageError, match=r"no model 'nowhere.py:make': there is no file 'nowhere.py'"):
         load_model("nowhere.py:make")
+
+
+def test_a_file_without_its_function_and_a_foreign_tokenizer(own_file: Path) -> None:
+    with pytest.raises(UsageError, match=r"names no function; give it after a colon: .*toy\.py:make_model"):
+        load_model(str(own_file))
+    tokenizer: Any = "gpt2"
+    with pytest.raises(UsageError, match=r"tokenizer is one of probekit.*; got str"):
+        pk.wrap(Toy(), POINTS, tokenizer=tokenizer)

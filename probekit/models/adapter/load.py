@@ -27,7 +27,7 @@ from probekit.models.adapter.proof import layout_unproved, prove_layout
 from probekit.models.model_types import check_packages
 from probekit.models.packaging import RENAMED, text_tensors
 from probekit.models.spread import widen
-from probekit.models.weights import stored_tensors
+from probekit.models.weights import READABLE, stored_tensors
 from probekit.text import listed, printable
 
 OTHER_INPUTS = ("vision_config", "audio_config", "image_size", "num_mel_bins", "feature_size", "num_channels")
@@ -287,6 +287,7 @@ def _config(kind: str, hf: Mapping[str, Any]) -> Any:
     except Exception as error:  # whatever its checks raise is the reason
         raise DataError(f"transformers refuses the config.json of {kind!a:.60}: {error_line(error)}") from None
     _refuse_other_inputs(vars(config), kind)
+    _settle_quantization(config)
     read_sizes(config, kind)  # before a class is built that would not fit the memory
     if config.is_encoder_decoder:
         raise DataError(
@@ -294,6 +295,26 @@ def _config(kind: str, hf: Mapping[str, Any]) -> Any:
             "take a decoder or an encoder of text"
         )
     return config
+
+
+def _settle_quantization(config: Any) -> None:
+    """Let transformers widen weights in float8 and MXFP4, whose products need a GPU.
+
+    Raises:
+        DataError: a method that transformers does not know, whose weights it would read as numbers.
+    """
+    from transformers.quantizers import auto
+
+    given = getattr(config, "quantization_config", None)
+    if given is None:
+        return
+    if not isinstance(given, Mapping):
+        raise DataError(f"quantization_config must be an object; got {given!a:.60}")
+    method, in_bits = given.get("quant_method"), given.get("load_in_4bit") or given.get("load_in_8bit")
+    if not (in_bits or (isinstance(method, str) and method in vars(auto)["AUTO_QUANTIZATION_CONFIG_MAPPING"])):
+        raise DataError(f"quantization_config: transformers does not know weights quantized by {method!a:.40}")
+    if method in ("fp8", "mxfp4"):
+        config.quantization_config = {**given, "dequantize": True}
 
 
 def _refuse_other_inputs(hf: Mapping[str, Any], kind: str) -> None:
@@ -310,7 +331,10 @@ def _loaded(source: HfSource, classes: list[Any]) -> Any:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(source.seed)
             return _made(source)
-    stored_tensors(source.folder)  # damaged files are refused with what is wrong in them
+    stored = stored_tensors(source.folder)  # damaged files are refused with what is wrong in them
+    odd = [f"{key} ({x.dtype})" for key, x in stored.items() if x.dtype not in READABLE and not key.endswith(BUFFERS)]
+    if odd and getattr(source.config, "quantization_config", None) is None:
+        raise DataError(f"{str(source.folder)!a} holds numbers of a type that is not {listed(READABLE)}: {listed(odd)}")
     missing: dict[str, list[str]] = {}
     for model_class in classes:
         model, missing[model_class.__name__] = _from_folder(replace(source, model_class=model_class))

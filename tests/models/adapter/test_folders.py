@@ -68,6 +68,28 @@ def test_weights_of_another_model_are_named(change, message, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"quantization_config": {"quant_method": "newest"}},
+            "transformers does not know weights quantized by 'newest'",
+        ),
+        ({"quantization_config": "gptq"}, "quantization_config must be an object; got 'gptq'"),
+        ({}, r"holds numbers of a type that is not F32, F16, BF16: transformer.h.1.attn.q_proj.weight \(I8\)"),
+    ],
+)
+def test_numbers_that_stand_for_others_are_never_taken_as_they_are(fields, message, tmp_path):
+    def narrow(weights):
+        weights["transformer.h.1.attn.q_proj.weight"] = weights["transformer.h.1.attn.q_proj.weight"].to(torch.int8)
+
+    folder = changed(saved("gptj", tmp_path / "model"), narrow)
+    hf = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(hf | fields))
+    with pytest.raises(DataError, match=message):
+        loaded(folder)
+
+
+@pytest.mark.parametrize(
     ("n_layers", "message"),
     [
         (12, r"missing .* transformer\.h\.3\.[^,]*, .* and \d+ more; correct the sizes in config\.json"),
