@@ -65,8 +65,8 @@ def write(kind: str, folder: Path) -> None:
     stored = dict(as_stored(model.state_dict(), families()["qwen3"].hf_names(CONFIG)))
     tensors: Tensors = {}
     for name, weight in stored.items():
-        packed = pack is not None and weight.dim() == 2 and "embed" not in name and "lm_head" not in name
-        tensors |= pack(name, weight) if packed else {name: weight}
+        inside = weight.dim() == 2 and "embed" not in name and "lm_head" not in name
+        tensors |= pack(name, weight) if pack is not None and inside else {name: weight}
     hf = CONFIG.to_hf() | ({} if quantization is None else {"quantization_config": quantization})
     if kind == "packaged as multimodal":
         tensors = {f"language_model.{name}": x for name, x in tensors.items()}

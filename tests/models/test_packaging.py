@@ -78,9 +78,8 @@ def test_selftest_reads_the_same_text_model(tmp_path: Path) -> None:
 
 def test_the_manifest_says_what_was_left_out_and_loads_the_model_again(tmp_path: Path) -> None:
     model = loaded(saved("mistral3", tmp_path / "model"))
-    task = Task(
-        name="ids", inputs=[[5, 6], [7, 8], [9]], labels=[0, 1, 0], label_names=["a", "b"], splits=["train"] * 3
-    )
+    labels: Any = {"labels": [0, 1, 0], "label_names": ["a", "b"], "splits": ["train"] * 3}
+    task = Task(name="ids", inputs=[[5, 6], [7, 8], [9]], **labels)
     store = pk.extract(model, task, points="resid_pre", out=tmp_path / "store")
     assert pk.load_activations(tmp_path / "store").meta["left_out"] == store.meta["left_out"] == "vision_config"
     assert load_model(model.source["name_or_path"]).fingerprint() == model.fingerprint()

@@ -282,6 +282,8 @@ def _config(kind: str, hf: Mapping[str, Any]) -> Any:
     from transformers.models.auto import configuration_auto
 
     classes: Any = configuration_auto
+    if not isinstance(hf.get("quantization_config"), Mapping | None):
+        raise DataError(f"quantization_config must be an object; got {hf['quantization_config']!a:.60}")
     try:
         config = getattr(transformers, classes.CONFIG_MAPPING_NAMES[kind]).from_dict(dict(hf))
     except Exception as error:  # whatever its checks raise is the reason
@@ -308,8 +310,6 @@ def _settle_quantization(config: Any) -> None:
     given = getattr(config, "quantization_config", None)
     if given is None:
         return
-    if not isinstance(given, Mapping):
-        raise DataError(f"quantization_config must be an object; got {given!a:.60}")
     method, in_bits = given.get("quant_method"), given.get("load_in_4bit") or given.get("load_in_8bit")
     if not (in_bits or (isinstance(method, str) and method in vars(auto)["AUTO_QUANTIZATION_CONFIG_MAPPING"])):
         raise DataError(f"quantization_config: transformers does not know weights quantized by {method!a:.40}")
