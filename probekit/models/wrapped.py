@@ -627,7 +627,8 @@ def _shaped(
         fits = fits and (short not in STREAM or given[0].shape[-1] == sizes.get("D", given[0].shape[-1]))
         if not fits and strict:
             what = f"{list(given[0].shape)}" if len(given) == 1 and isinstance(given[0], Tensor) else "no tensor"
-            how = f"is reached {len(given)} times in a forward" if len(given) != 1 else f"is {what}"
+            times = f"is reached {len(given)} times in a forward (blocks are called once each, as block(x))"
+            how = times if len(given) != 1 else f"is {what}"
             raise DataError(
                 f"{Place.of(full)} at {where[full].path!a:.80} {how}; expected one tensor [{wanted.replace(' ', ', ')}]"
                 f" of {len(ids)} tokens; name another module"
