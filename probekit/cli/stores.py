@@ -59,7 +59,7 @@ def check_via(out: str | AnyPath | None, via: str | None) -> None:
         ResumeMismatch: another `--via`.
         StorageError: `--out` is in an object store that cannot be reached, or there is no such bucket.
     """
-    if out is None or via is None:
+    if out is None:
         return
     try:
         body, _ = unseal(as_path(out) / "plan.json")
@@ -71,7 +71,7 @@ def check_via(out: str | AnyPath | None, via: str | None) -> None:
     if not isinstance(identity, dict) or "kind" in identity:
         return
     stored = identity.get("via", "probekit")
-    if stored != via:
+    if via is not None and stored != via:
         raise ResumeMismatch(
             f"{str(as_path(out))!a} was made with other settings (via: {stored!a:.60} there, {via!a} here); "
             "name another folder, or remove it"

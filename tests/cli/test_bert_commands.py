@@ -69,7 +69,8 @@ def test_selftest_and_points(bert_folder: Path, capsys: pytest.CaptureFixture[st
 def test_models_that_are_not_such_a_bert_are_refused(
     here: Path, bert_folder: Path, texts: Path, refused: Callable[..., str], fields: dict[str, object], says: str
 ) -> None:
-    assert says in refused(3, "extract", "--model", configure(bert_folder, **fields), "--dataset", texts)
+    model = configure(bert_folder, **fields)
+    assert says in refused(3, "extract", "--model", model, "--dataset", texts, "--via", "probekit")
 
 
 def test_a_tokenizer_of_another_model(here: Path, bert_folder: Path, texts: Path, refused: Callable[..., str]) -> None:

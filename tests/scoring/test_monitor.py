@@ -86,7 +86,9 @@ def test_scores_equal_those_of_the_whole_text(name: str, probe: Any) -> None:
     for text, prompt, new in zip(monitor.texts, PROMPTS, written, strict=True):
         assert text.tokens == prompt + new
         assert text.n_prompt == len(prompt)
-        assert close(scores(text), probe.decision_function(activations(model, text.tokens[:-1])))
+        x_ND = activations(model, text.tokens[:-1])
+        added = np.abs(x_ND) @ np.abs(probe.coef_[0])  # rounding is relative to what the score is the sum of
+        assert (np.abs(scores(text) - probe.decision_function(x_ND)) <= TOLERANCE * (1 + added)).all()
 
 
 @pytest.mark.parametrize("kind", WRAPPED)
