@@ -28,6 +28,7 @@ PACKAGE = REPO / "probekit"
 FAMILIES = PACKAGE / "models/families"
 # published models by type and short name; transformers' module layouts and packagings, by its types
 OTHER_TABLES = {"files/published.py", "models/adapter/layouts.py", "models/tokenizer_files.py", "models/packaging.py"}
+OTHER_TABLES |= {"verification/tiny_configs.py"}
 
 
 def names_of_families() -> set[str]:
