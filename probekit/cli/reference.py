@@ -41,8 +41,8 @@ folder; nothing else is needed:
     probekit extract --model EleutherAI/pythia-70m --dataset sst2
 
 Every family is written by hand and equals `transformers` at every layer and point. Weights come from safetensors files,
-one or several, with or without the head, under the Hub's names or those that `transformers` writes today. A field of
-`config.json` that probekit does not implement is refused by name, never ignored.
+one or several, with or without the head, under the Hub's names or those that `transformers` writes today. A value
+of a field of `config.json` with other arithmetic is refused by name; fields that the class does not read are ignored.
 
 **Packaged as multimodal** (`...ForConditionalGeneration`, with `text_config` and `vision_config`): the text model alone
 is read, its tensors under whatever prefix the files have, and nothing of a vision or audio tower. The `model_type` of
