@@ -16,8 +16,8 @@ and the head 2 L D V. In general QKV is 2 L D (H + 2G) K, scores and weighted su
 for masked tokens has one more product, 2 L D^2; a pooler is not part of the forward and not counted.
 
 In a mixture of experts, A of E experts compute a token: the router takes 2 L D E, and each product of the MLP
-2 L D F A, where F is the width of one expert. The parameters are those of all E, and D E of the router. An expert of
-width S beside them, which computes every token, adds 2 L D S to each product, and 2 L D to the router if it has a gate.
+2 L D F A, where F is the width of one expert. The parameters are those of all E, and D E of the router. A shared
+expert of width S, which computes every token, adds 2 L D S to each product, and 2 L D to the router if it has a gate.
 A parallel block (attention and MLP read the same stream) computes as much as a sequential one.
 
 A gate of the heads' outputs adds 2 L D H K to QKV. Where values are keys before their norm, QKV has one product fewer;

@@ -1,4 +1,4 @@
-"""Mixtures of experts that families share: MLPs without points, and how a router chooses a few of them for each token.
+"""Mixtures of experts that families share: their MLPs, and how a router chooses a few of them for each token.
 
 Axes: B batch, L position, D d_model, E experts, N tokens of all texts, C groups of experts, S experts of a group.
 """
@@ -16,7 +16,7 @@ LEAST = 1e-20  # added to the sum that weights are divided by, in DeepSeek's cod
 
 
 class Expert(nn.Module):
-    """A gated MLP without points: one of a mixture, which computes some tokens only, or one beside it."""
+    """A gated MLP without points: an expert, which computes some tokens only, or a shared expert."""
 
     def __init__(self, d_model: int, d_mlp: int, activation: str):
         super().__init__()

@@ -97,7 +97,10 @@ def source_here(source: Mapping[str, Any]) -> dict[str, Any] | None:
 def outline(
     name_or_path: str | Path, revision: str | None = None, via: Via | None = None, tokenizer: bool = False
 ) -> "LanguageModel":
-    """The model without its weights, on the meta device: every point, and no memory; errors as in `load_model`."""
+    """The model without its weights, on the meta device: every point, and no memory; errors as in `load_model`.
+
+    A function of a file of your own is run, and gives the model with its weights.
+    """
     options = ModelOptions(via=via)
     _check_via(str(name_or_path), options)
     if (own := OWN_FILE.fullmatch(str(name_or_path))) is not None:

@@ -71,12 +71,11 @@ def _tables(module: ast.Module) -> dict[str, list[str]]:
     }
 
 
-def check_adaptable(hf: Mapping[str, Any], otherwise: str = "", own: Collection[str] = ()) -> None:
+def check_adaptable(hf: Mapping[str, Any], own: Collection[str] = ()) -> None:
     """Refuse a config for which the installed transformers has no class of a language model that can be wrapped.
 
     Args:
         hf: the fields of config.json.
-        otherwise: the end of the error's sentence, which says what to do; "" where transformers was asked for.
         own: the model types of our families, which then can do without transformers.
 
     Raises:
@@ -86,10 +85,10 @@ def check_adaptable(hf: Mapping[str, Any], otherwise: str = "", own: Collection[
     model_type = hf.get("model_type")
     kind = transformers_types().get(model_type) if isinstance(model_type, str) else None
     if kind == "" and model_type in _NOT_PROBED:
-        raise DataError(f"model_type {model_type}: {_NOT_PROBED[model_type]}{otherwise or _OTHER}")
+        raise DataError(f"model_type {model_type}: {_NOT_PROBED[model_type]}{_OTHER}")
     if kind == "":
         return
-    otherwise = otherwise or ("; leave out --via transformers" if model_type in own else _OTHER)
+    otherwise = "; leave out --via transformers" if model_type in own else _OTHER
     if kind is not None:
         raise DataError(f"model_type {model_type!a:.80} {kind}{otherwise}")
     if hf.get("auto_map"):

@@ -3,8 +3,8 @@
     model = pk.wrap(module, points={"resid_pre": "blocks.{layer}", "resid_post": "blocks.{layer}"})
 
 A point is the output of the module at its path; `resid_pre` and `resid_mid` are its input. Before anything is offered,
-two random texts show that every point is reached once and has a row for each token, that a text gives the same numbers
-twice, in a batch, and without the tokens after it, and that what the names promise holds: `resid_post.i =
+random texts, short and long, show that every point is reached once and has a row for each token, that a text gives the
+same numbers twice, in a batch, and without the tokens after it, and that the stream adds up: `resid_post.i =
 resid_pre.{i + 1}`, `resid_pre + attn_out = resid_mid`, `resid_mid + mlp_out = resid_post`.
 
 Axes: B batch, L query position, M key position, D d_model, H heads, G key/value heads, K d_head, F d_mlp, V vocab.
@@ -76,7 +76,7 @@ def wrap(
         tokenizer: for texts; None takes tasks of token ids.
         causal: whether a token's activations depend only on it and the tokens before it; it is proved.
         d_vocab: how many token ids there are; None takes the module's config, or the rows of its token embedding.
-        n_ctx: the longest text; None takes the module's config, or the rows of its position embedding.
+        n_ctx: the longest text; None takes the module's config, the rows of its position embedding, or what it can run.
         name: for titles and manifests; None takes the class's.
 
     Raises:
@@ -205,19 +205,11 @@ class WrappedModule(LanguageModel):
         self._instead: tuple[str, Tensor] | None = None  # of the output of a point: where the head begins
         self._where, self._axes = dict(where), dict(axes)
         self._handles: list[Any] = []
-        ends = [*(f"blocks.{i}.hook_resid_pre" for i in range(cfg.n_layers))]
-        ends.append(f"blocks.{cfg.n_layers - 1}.hook_resid_post")
-        self._ends = {i: full for i, full in enumerate(ends) if full in where}  # where a forward stops before block i
         for full, at in where.items():
             point = HookPoint(axes[full])
             _put(self, full, point)
             hook = self._hook(full, point, at.is_input)
             self._handles.append(_registered(at, hook))
-
-    @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        return next(self.parameters()).device
 
     def forward(
         self,
@@ -258,11 +250,9 @@ class WrappedModule(LanguageModel):
         return "ln_final.hook_normalized" if "ln_final.hook_normalized" in self.points else self._end(self.cfg.n_layers)
 
     def _end(self, layer: int) -> str:
-        if layer not in self._ends:
-            raise UsageError(
-                f"{self.name} has no point at the output of its last block; give resid_post in points to stop there"
-            )
-        return self._ends[layer]
+        """Where a forward stops before this block, or after the last."""
+        n_layers = self.cfg.n_layers
+        return f"blocks.{layer}.hook_resid_pre" if layer < n_layers else f"blocks.{n_layers - 1}.hook_resid_post"
 
     def _check_padding(self, tokens: Tensor, position_ids: Tensor | None, mask: Tensor | None) -> None:
         if mask is None and position_ids is None:
@@ -757,7 +747,7 @@ def _prove_head(model: WrappedModule, ids: list[int], bound: float) -> None:
         try:
             again = model.logits(model(tokens, return_logits=False))
             model._head_is_last = relative(again, model(tokens)) <= bound
-        except (UsageError, RuntimeError, ValueError):  # no point at the end, or code that takes no replacement
+        except (RuntimeError, ValueError):  # code that takes no replacement
             model._head_is_last = False
 
 

@@ -2,8 +2,9 @@
 
 A decoder whose attention goes through latents: keys and values of all heads are products of one narrow vector a token,
 `kv_latent`, and queries of another, `q_latent` (V2-Lite has queries from the stream). A part of each query is rotated,
-and so is a part of the key that all heads share. The first layers are dense; the others have experts, and one beside
-them that computes every token. V3 chooses by sigmoids and a correction (`experts.SigmoidSparse`), V2 by the softmax.
+and so is a part of the key that all heads share. The first layers are dense; the others have routed experts
+and a shared one, which computes every token. V3 chooses by sigmoids and a correction (`experts.SigmoidSparse`), V2 by
+the softmax.
 
 `q` and `k` are before the rotation, `rot_q` and `rot_k` after it; their first coordinates are not rotated. Heads of `v`
 and `z` have a width of their own. `kv_latent` and `q_latent` are after their norms. `expert_weights` are of the chosen

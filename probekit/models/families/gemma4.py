@@ -6,8 +6,8 @@ have a window; the others (full attention) have wider heads, fewer of keys and v
 the frequencies of the whole. Queries and keys are normalised with a gain, values without. Some sizes have what others
 lack: full layers whose values are their keys before norm and rotation; last layers that attend to the keys and values
 of an earlier layer of their type, with an MLP of twice the width; in every layer an embedding of the token, of that
-layer alone, that a gate of the stream lets in; experts beside the MLP, whose two outputs are summed; a soft cap of the
-logits.
+layer alone, that a gate of the stream lets in; experts as well as an MLP, whose two outputs are summed; a soft cap of
+the logits.
 
 `embed` is the embedding after its factor, so it equals `resid_pre.0`. `attn_out`, `mlp_out` and `per_layer_out` are
 after their norms. A block's sum is scaled by one number: resid_pre + attn_out = resid_mid, scale * (resid_mid + mlp_out
@@ -91,7 +91,7 @@ class Gemma4Config:
         n_borrowing_layers: how many of the last layers attend to keys and values of an earlier layer of their type.
         double_wide_mlp: whether the MLPs of these layers are twice as wide.
         d_per_layer: P; None where layers have no embedding of their own.
-        n_experts: experts in each layer, beside its MLP; None for none.
+        n_experts: experts in each layer, which also has an MLP; None for none.
         n_active_experts: how many of them compute a token.
         d_expert: width of one.
         rope_theta: base of the rotations in layers of full attention.
@@ -310,7 +310,7 @@ class Attention(nn.Module):
 
 
 class MLPWithExperts(SwiGLU, Mixture):
-    """A gated MLP, and experts beside it that read the stream itself; the sum of both outputs, each normalised.
+    """A gated MLP, and experts that read the stream itself; the sum of both outputs, each normalised.
 
     The router sees the stream over the root of its mean square; the weights of a token's experts sum to 1, and are then
     multiplied with a factor of each expert.

@@ -2,8 +2,8 @@
 
 A decoder like Llama, which rotates a part of each head, and may normalise queries and keys head by head. Its first
 layers are dense; the others have experts, of which sigmoids and a correction choose a few for each token
-(`experts.SigmoidSparse`), and an expert beside them that computes every token. That one has no points, and
-`expert_weights` are of the others alone: scores divided by their sum, times a factor. `router_logits` are before
+(`experts.SigmoidSparse`), and a shared expert, which computes every token. The shared one has no points, and
+`expert_weights` are of the routed ones: scores divided by their sum, times a factor. `router_logits` are before
 sigmoid and correction. What else differs in layers with experts is in `moe.py`. Every point has its name in
 TransformerLens; its axes are given where it is made. Exact against `transformers`; the translation of its files is at
 the end. The layer after the last, which files hold to predict one more token, is not read.

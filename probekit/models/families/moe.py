@@ -3,9 +3,9 @@
 A decoder like Llama in which a router gives each token a few of a layer's MLPs, the experts, whose weighted sum is the
 token's output (Jiang et al. 2024). Qwen3-MoE (Yang et al. 2025) normalises queries and keys head by head, and may have
 dense layers (one MLP, no router) among the sparse ones; OLMoE (Muennighoff et al. 2024) normalises all heads together,
-and may clip queries, keys and values. Qwen2-MoE (Yang et al. 2024) has biases on queries, keys and values, and an
-expert beside the others that computes every token, times the sigmoid of a gate; it has no points, and `expert_weights`
-are of the others alone. Sparse layers have the points `router_logits` and `expert_weights`; `mlp_pre`,
+and may clip queries, keys and values. Qwen2-MoE (Yang et al. 2024) has biases on queries, keys and values, and a
+shared expert that computes every token, times the sigmoid of a gate; it has no points, and `expert_weights` are of the
+routed experts alone. Sparse layers have the points `router_logits` and `expert_weights`; `mlp_pre`,
 `mlp_pre_linear` and `mlp_post` exist in dense layers alone, as each token has its own experts. Every point has its name
 in TransformerLens; its axes are given where it is made. Exact against `transformers`; the translation of its files is
 at the end.

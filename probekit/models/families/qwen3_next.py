@@ -4,7 +4,7 @@ A decoder in which most layers have gated DeltaNet in place of attention (Yang e
 pass a short causal convolution, and each head keeps a memory that the gated delta rule rewrites token by token
 (`delta_rule.py`). Every fourth layer has attention, whose queries and keys are normalised, a part of each head rotated,
 and whose heads' outputs are multiplied with a gate. The MLP is dense (Qwen3.5), or experts of which a router gives each
-token a few, beside one expert that computes every token (Qwen3-Next, Qwen3.5-MoE). Norms multiply with 1 + w.
+token a few, and a shared expert that computes every token (Qwen3-Next, Qwen3.5-MoE). Norms multiply with 1 + w.
 
 In every layer resid_pre + mixer_out = resid_mid, resid_mid + mlp_out = resid_post, and resid_post is the next
 resid_pre. In layers with attention `attn_out` equals `mixer_out`, and comes before it; layers with DeltaNet have no

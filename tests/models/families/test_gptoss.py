@@ -87,7 +87,7 @@ PUBLISHED = {  # 20.9 and 116.8 billion in the model card
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("masked", [False, True])
-def test_the_kernel_and_the_steps_give_the_softmax_beside_a_sink(dtype, masked, monkeypatch):
+def test_the_kernel_and_the_steps_give_the_softmax_with_a_sink(dtype, masked, monkeypatch):
     """Against attention to one more key whose value is 0; also where the steps see a few queries at once."""
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(2, 9, n, 8, generator=generator) for n in (6, 2, 2))
