@@ -190,9 +190,9 @@ def test_ctrl_c_ends_all_items_at_once():
     started, ended = Barrier(2, timeout=10), []
 
     def work(item: int) -> None:
-        if started.wait() == 0:
-            signal.raise_signal(signal.SIGINT)  # Python raises it in the main thread
         try:
+            if started.wait() == 0:
+                signal.raise_signal(signal.SIGINT)  # Python raises it in the main thread
             while True:
                 sleep(0.001)
         finally:

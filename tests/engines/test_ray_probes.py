@@ -182,7 +182,7 @@ def runs_of(folder: Path) -> dict[str, Any]:
     own = ("seconds", "seal")
     return {
         path.name: {key: value for key, value in json.loads(path.read_text()).items() if key not in own}
-        for path in (folder / "runs").iterdir()
+        for path in (folder / "runs").glob("*.json")  # a driver that was killed may leave a temporary file
     }
 
 
