@@ -22,6 +22,7 @@ POINTS = {
     "token_type_embed": "hook_token_type_embed",
     "ln_embed_scale": "ln_embed.hook_scale",
     "ln_embed": "ln_embed.hook_normalized",
+    "resid_pre_streams": "blocks.{layer}.hook_resid_pre_streams",  # all of them, where blocks pass on several
     "resid_pre": "blocks.{layer}.hook_resid_pre",
     "ln1_scale": "blocks.{layer}.ln1.hook_scale",
     "ln1_normalized": "blocks.{layer}.ln1.hook_normalized",
@@ -59,6 +60,7 @@ POINTS = {
     "ln2_post_normalized": "blocks.{layer}.ln2_post.hook_normalized",
     "mlp_out": "blocks.{layer}.hook_mlp_out",
     "per_layer_out": "blocks.{layer}.hook_per_layer_out",  # what a layer's own embedding of the token adds
+    "resid_post_streams": "blocks.{layer}.hook_resid_post_streams",
     "resid_post": "blocks.{layer}.hook_resid_post",
     "ln_final_scale": "ln_final.hook_scale",
     "ln_final": "ln_final.hook_normalized",

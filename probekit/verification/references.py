@@ -21,9 +21,10 @@ from torch.overrides import TorchFunctionMode
 
 from probekit.errors import DataError
 from probekit.hooks import HookPoint
+from probekit.models.adapter.config import active_stream
 from probekit.models.adapter.load import error_line, made_again
 from probekit.models.adapter.model import AdaptedModel, quiet
-from probekit.models.adapter.proof import accepted, first_of, look
+from probekit.models.adapter.proof import accepted, first_of, look, stream_argument
 from probekit.models.base import LanguageModel
 from probekit.models.families import families
 from probekit.models.family import LOGITS, Family, HfModel, HfPoint
@@ -331,6 +332,7 @@ def _activations(
     added: dict[str, list[Tensor]] = {}
     watched = {f"{path}.{one.mixer}" for path, one in zip(layout.blocks, layout.sublayers, strict=True)}
     watched |= {f"{path}.{one.mlp}" for path, one in zip(layout.blocks, layout.sublayers, strict=True)}
+    watched |= set(layout.blocks) if active_stream(base.config) is not None else set()
     handles = [_keep(base, path, added) for path in (*watched, layout.embed) if not path.endswith(".None")]
     positions = model.first_positions(len(ids))
     try:
@@ -352,6 +354,8 @@ def _activations(
             "ln_final": lambda: seen.last,
             "resid_pre": lambda layer=layer: pre[layer],
             "resid_post": lambda layer=layer: seen.resid_post[layer],
+            "resid_pre_streams": lambda layer=layer: stream_argument(*seen.calls[layer]).permute(1, 2, 0, 3).flatten(2),
+            "resid_post_streams": lambda layer=layer: added[layout.blocks[layer]][0].permute(1, 2, 0, 3).flatten(2),
             "attn_out": lambda layer=layer: _sublayer(model, added, layer, "mixer").reshape(shape),
             "mixer_out": lambda layer=layer: _sublayer(model, added, layer, "mixer").reshape(shape),
             "mlp_out": lambda layer=layer: _sublayer(model, added, layer, "mlp").reshape(shape),

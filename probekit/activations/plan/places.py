@@ -59,7 +59,7 @@ def _blocks_before(place: Place) -> int | None:
     point, layer = base_name(place[0]), place[1]
     if layer is None:
         return 0 if point in _BEFORE_BLOCKS else None
-    return layer if point == "resid_pre" else layer + 1
+    return layer if point in ("resid_pre", "resid_pre_streams") else layer + 1
 
 
 def is_reached(place: Place, stack: str, kept: Iterable[Place]) -> bool:

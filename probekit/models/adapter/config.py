@@ -140,6 +140,11 @@ def active_stream(config: Any) -> int | None:
     return value if isinstance(value, int) else None
 
 
+def n_streams(config: Any) -> int:
+    """How many streams blocks pass on side by side."""
+    return 1 if active_stream(config) is None else int(config_value(config, "altup_num_inputs") or 1)
+
+
 def _plain(value: Any) -> Any:
     """A value as JSON gives it back."""
     if isinstance(value, Mapping):

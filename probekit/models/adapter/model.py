@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from probekit.errors import UsageError
 from probekit.hooks import HookPoint
 from probekit.interventions import TextTokens
-from probekit.models.adapter.config import AdapterConfig, active_stream
+from probekit.models.adapter.config import AdapterConfig, active_stream, n_streams
 from probekit.models.adapter.layouts import ModuleLayout, Sublayers
 from probekit.models.adapter.proof import accepted, first_of, residual_stream, stream_argument, with_stream
 from probekit.models.base import LanguageModel, check_mask
@@ -37,8 +37,9 @@ NO_ATTENTION = "no layer has attention; take mixer_out"
 ONE_SUBLAYER = "a block has one sublayer, so that resid_pre + its output = resid_post; take resid_pre or resid_post"
 FROM_SEVERAL = (
     "its sublayers add to a prediction from several streams, and resid_pre and resid_post are the one that they read; "
-    "take these, or embed"
+    "take these, or all of them (resid_pre_streams, resid_post_streams)"
 )
+ONE_STREAM = "its blocks pass on one stream; take resid_pre or resid_post"
 WHY_NOT_HERE = "the adapter has the residual stream's points alone; take resid_pre or resid_post"
 
 
@@ -67,15 +68,17 @@ class _Stopped(Exception):
 
 
 class BlockPoints(nn.Module):
-    """The points of one block, of a model in which all blocks have attention or not."""
+    """The points of one block, of a model in which all blocks have attention or not, and pass on one stream or more."""
 
-    def __init__(self, proved: Sublayers, all_attend: bool):
+    def __init__(self, proved: Sublayers, all_attend: bool, streams: int):
         super().__init__()
+        self.hook_resid_pre_streams = HookPoint(f"B L {streams} D") if streams > 1 else None
         self.hook_resid_pre = HookPoint("B L D")
         self.hook_attn_out = HookPoint("B L D") if proved.mixer and proved.attention else None
         self.hook_mixer_out = HookPoint("B L D") if proved.mixer and not all_attend else None
         self.hook_resid_mid = HookPoint("B L D") if proved.has_mid else None
         self.hook_mlp_out = HookPoint("B L D") if proved.mlp else None
+        self.hook_resid_post_streams = HookPoint(f"B L {streams} D") if streams > 1 else None
         self.hook_resid_post = HookPoint("B L D")
 
 
@@ -110,7 +113,9 @@ class AdaptedModel(LanguageModel):
         base = hf.base_model
         width = getattr(base.get_submodule(layout.embed), "embedding_dim", cfg.d_model)
         self.hook_embed = HookPoint("B L D" if width == cfg.d_model else f"B L {width}")
-        self.blocks = nn.ModuleList(BlockPoints(proved, layout.all_attend) for proved in layout.sublayers)
+        self.blocks = nn.ModuleList(
+            BlockPoints(proved, layout.all_attend, n_streams(hf.config)) for proved in layout.sublayers
+        )
         self.ln_final = NormPoint() if layout.ln_final else None
         self.hf = hf
         self.absent = _absent(layout, active_stream(hf.config) is not None)
@@ -358,19 +363,27 @@ class AdaptedModel(LanguageModel):
 
     def _before(self, path: str) -> Any:
         def hook(_: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Any:
-            layer, point = self._layer(path), self._block(path).hook_resid_pre
+            layer, block = self._layer(path), self._block(path)
             given = stream_argument(args, kwargs)
-            resid = residual_stream(given, self._active)
-            changed = _passed(point, resid) if point.hooked else resid
+            x, resid = self._streams(given, block.hook_resid_pre_streams, block.hook_resid_pre)
             if self._stop == layer:
-                raise _Stopped(changed)
-            self._resid = changed.clone() if self._needs_resid(path) else None
-            if changed is resid:
+                raise _Stopped(resid)
+            self._resid = resid.clone() if self._needs_resid(path) else None
+            if x is given:
                 return None
-            changed = with_stream(given, self._active, changed)
-            return ((changed, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": changed})
+            return ((x, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": x})
 
         return hook
+
+    def _streams(self, x: Tensor, every: HookPoint | None, active: HookPoint) -> tuple[Tensor, Tensor]:
+        """What blocks pass on, behind its points, and the residual stream [B, L, D] in it; x itself without hooks."""
+        if every is not None and every.hooked:
+            x = _passed(every, x.permute(1, 2, 0, 3)).permute(2, 0, 1, 3)
+        resid = residual_stream(x, self._active)
+        if active.hooked:
+            resid = _passed(active, resid)
+            x = with_stream(x, self._active, resid)
+        return x, resid
 
     def _needs_resid(self, path: str) -> bool:
         middle = self._block(path).hook_resid_mid
@@ -378,15 +391,13 @@ class AdaptedModel(LanguageModel):
 
     def _after(self, path: str) -> Any:
         def hook(_: nn.Module, args: tuple, output: Any) -> Any:
-            layer, point = self._layer(path), self._block(path).hook_resid_post
+            layer, block = self._layer(path), self._block(path)
             self._calls[path] = self._calls.get(path, 0) + 1
-            resid = residual_stream(first_of(output), self._active)
-            changed = _passed(point, resid) if point.hooked else resid
+            given = first_of(output)
+            x, resid = self._streams(given, block.hook_resid_post_streams, block.hook_resid_post)
             if self._stop == layer + 1 == self.cfg.n_layers:
-                raise _Stopped(changed)
-            if changed is resid:
-                return None
-            return _returned(output, with_stream(first_of(output), self._active, changed))
+                raise _Stopped(resid)
+            return None if x is given else _returned(output, x)
 
         return hook
 
@@ -534,6 +545,8 @@ def _absent(layout: ModuleLayout, several: bool) -> Mapping[str, str]:
         absent["resid_mid"] = NO_MIDDLE
     if not any(one.attention for one in blocks):
         absent["attn_out"] = NO_ATTENTION
+    if not several:
+        absent |= dict.fromkeys(("resid_pre_streams", "resid_post_streams"), ONE_STREAM)
     if layout.ln_final is None:
         absent["ln_final"] = "no norm after the last block was found; take resid_post"
     return absent

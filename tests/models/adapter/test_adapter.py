@@ -158,8 +158,12 @@ def test_of_several_streams_the_active_one_is_the_residual_stream(active):
     model.name, tokens = "gemma3n_text", torch.tensor([TEXTS[0]])
     reference = made_again(model.hf_source).base_model
     _, cache = model.run_with_cache(tokens, return_logits=False)
-    for layer, state in enumerate(reference(tokens, output_hidden_states=True).hidden_states[:4]):
+    states = reference(tokens, output_hidden_states=True).hidden_states[:4]
+    for layer, state in enumerate(states):
         assert relative(cache["resid_pre", layer], state[active]) < 1e-5
+        assert relative(cache["resid_pre_streams", layer], state.permute(1, 2, 0, 3)) < 1e-5
+    acts = pk.extract(model, pk.Task("t", [TEXTS[0]]), points="resid_pre_streams", position="all", progress=False)
+    assert relative(acts["resid_pre_streams", 2], states[2][:, 0].permute(1, 0, 2).flatten(1)) < 1e-5
     other = torch.randn(1, 9, 32, generator=torch.Generator().manual_seed(0))
 
     def replaced(_, args):
@@ -173,7 +177,16 @@ def test_of_several_streams_the_active_one_is_the_residual_stream(active):
         hook.remove()
         with model.hooks([(at, lambda x, hook: other)]):
             assert relative(model(tokens, return_logits=False), wanted) < 1e-5
+    whole = torch.randn(1, 9, 4, 32, generator=torch.Generator().manual_seed(1))
+    hook = reference.layers[3].register_forward_pre_hook(lambda _, args: (whole.permute(2, 0, 1, 3), *args[1:]))
+    wanted = reference(tokens)[0]
+    hook.remove()
+    for at in (("resid_pre_streams", 3), ("resid_post_streams", 2)):
+        with model.hooks([(at, lambda x, hook: whole)]):
+            assert relative(model(tokens, return_logits=False), wanted) < 1e-5
     assert pk.selftest(model).passed
+    with pytest.raises(UsageError, match="no point resid_pre_streams: its blocks pass on one stream"):
+        wrapped("gptj").resolve(("resid_pre_streams", 1))
     with pytest.raises(UsageError, match="no point attn_out: its sublayers add to a prediction from several streams"):
         model.resolve(("attn_out", 1))
 
