@@ -55,7 +55,7 @@ _HOME = {
     "fit_eraser": "causal.erasure.erase",
     "fresh_probes": "causal.erasure.completeness",
     "read_after_edit": "causal.erasure.recovery",
-    "wrap": "models.wrapped",
+    "wrap": "models.wrapped.wrap",
     "write_report": "report.build",
     "push_to_hub": "sharing.push",
     "ProbekitError": "errors",
@@ -142,7 +142,7 @@ if TYPE_CHECKING:
         transfer,
     )
     from probekit.models import load_model
-    from probekit.models.wrapped import wrap
+    from probekit.models.wrapped.wrap import wrap
     from probekit.plots import plot_projection
     from probekit.probes import load_probe
     from probekit.report.build import write_report

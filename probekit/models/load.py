@@ -291,7 +291,7 @@ def _of_own_file(path: Path, function: str, options: ModelOptions) -> "LanguageM
             f"{wrong[0]} is for models of folders and the Hub; leave it out, or see to it in {path.name!a}"
         )
     from probekit.machine.devices import DTYPES, find_device
-    from probekit.models.wrapped import model_of_file
+    from probekit.models.wrapped.own_file import model_of_file
 
     warnings.warn(f"{str(path)!a} is run: it is your own code", stacklevel=4)
     return model_of_file(path, function, find_device(options.device), DTYPES[dtype_name(options.dtype)])

@@ -32,7 +32,7 @@ from probekit.models.files import read_json
 from probekit.models.packaging import RENAMED, text_fields
 from probekit.models.spread import widen
 from probekit.models.weights import as_stored
-from probekit.models.wrapped import WrappedModule
+from probekit.models.wrapped.model import WrappedModule
 from probekit.points import Place
 
 TextIds = tuple[list[int], ...]  # the token ids of a text; for an encoder-decoder, of a source and of a target
