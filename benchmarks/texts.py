@@ -13,9 +13,9 @@ Texts = list[list[int]]
 
 
 def tokenized(tokenizer: Path, texts: list[str]) -> Texts:
-    from probekit.models.tokenizer_files import load_tokenizer
+    from probekit.models.tokenizer_files import read_tokenizer
 
-    found = load_tokenizer(tokenizer)
+    found = read_tokenizer(tokenizer)
     assert found, f"no tokenizer in {tokenizer}"
     return found.encode_batch(texts)
 

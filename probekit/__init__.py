@@ -15,6 +15,7 @@ from probekit.machine.versions import __version__  # noqa: E402
 
 _HOME = {
     "load_model": "models",
+    "load_tokenizer": "models",
     "load_task": "tasks",
     "Task": "tasks",
     "extract": "verbs.extract",
@@ -91,6 +92,7 @@ __all__ = [
     "load_probe",
     "load_statistics",
     "load_task",
+    "load_tokenizer",
     "logit_lens",
     "merge_stores",
     "patch_pairs",
@@ -141,7 +143,7 @@ if TYPE_CHECKING:
         TransferResults,
         transfer,
     )
-    from probekit.models import load_model
+    from probekit.models import load_model, load_tokenizer
     from probekit.models.wrapped.wrap import wrap
     from probekit.plots import plot_projection
     from probekit.probes import load_probe

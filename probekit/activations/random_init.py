@@ -20,6 +20,10 @@ from probekit.files.run import differing
 from probekit.options.check import check_any_path
 
 BY_HAND = "make such a baseline yourself: extract(load_model(..., random_init=True), task, ...)"
+WRAPPED_BY_HAND = (
+    "make such a baseline yourself, in Python: train_probes(..., random_init=extract(wrap(module, points), task, ...)) "
+    "of the untrained module"
+)
 _MAY_DIFFER = {"model_fingerprint", "quantize", "arithmetic", "shards"}  # the weights, rounding, and of no value
 
 
@@ -80,7 +84,8 @@ def _random_source(path: AnyPath, plan: PlanFile, seed: int) -> dict[str, Any]:
             "the baseline of a store without edits"
         )
     if source is None or not has_form(_Source, source):
-        raise UsageError(f"{what} does not record where its model was loaded from; {BY_HAND}")
+        how = WRAPPED_BY_HAND if plan.identity.get("family") == "WrappedModule" else BY_HAND
+        raise UsageError(f"{what} does not record where its model was loaded from; {how}")
     if source.get("random_init") and source.get("seed") == seed:
         raise UsageError(f"{str(path)!a} holds random weights of seed {seed} already; give the baseline another seed")
     check_extracted(path, plan.identity)

@@ -380,6 +380,16 @@ def stopped(blocks: Any, resid_BLD: Tensor, stop: int) -> Tensor:
     return blocks[stop].hook_resid_pre(resid_BLD) if stop < len(blocks) else resid_BLD
 
 
+def check_evaluating(module: nn.Module, name: str) -> None:
+    """Raise if a part of a module that somebody else wrote is in training mode.
+
+    Raises:
+        UsageError: dropout would draw other activations in every forward.
+    """
+    if any(part.training for part in module.modules()):
+        raise UsageError(f"{name} is in training mode, where dropout draws other activations each time; call .eval()")
+
+
 def check_mask(mask: Tensor) -> Tensor:
     """A mask of bools, or of ones and zeros, as bools.
 

@@ -22,7 +22,8 @@ from probekit.models.files import read_json
 from probekit.models.model_types import check_adaptable, check_packages
 from probekit.models.packaging import is_packaged, parts_left_out, text_fields, text_tensors
 from probekit.models.quantized import FewBits, few_bits_of, in_full
-from probekit.models.tokenizer_files import FILES, load_tokenizer, template_files
+from probekit.models.tokenizer import Tokenizer
+from probekit.models.tokenizer_files import FILES, read_tokenizer, template_files
 from probekit.options import DeviceOptions, ModelArguments, ModelOptions
 from probekit.options.check import check_path, is_whole
 from probekit.options.load import Via
@@ -73,7 +74,7 @@ def load_model(name_or_path: str | Path, options: ModelArguments) -> "LanguageMo
     model = _adapted(found, described, options) if described.family is None else _own(found, described, options)
     hf, via = described.hf, "transformers" if described.family is None else "probekit"
     model.name = f"{found.name}-random{seed}" if random_init else found.name
-    model.tokenizer = load_tokenizer(found.folder, hf.get("bos_token_id"), model.cfg.d_vocab, model.causal)
+    model.tokenizer = read_tokenizer(found.folder, hf.get("bos_token_id"), model.cfg.d_vocab, model.causal)
     model.end_ids = end_ids(found.folder, model.cfg.d_vocab)
     model.folder = None if random_init else found.folder
     model.revision = found.requested
@@ -121,8 +122,30 @@ def outline(
     model.name = found.name
     if tokenizer:
         bos = described.hf.get("bos_token_id")
-        model.tokenizer = load_tokenizer(found.folder, bos, model.cfg.d_vocab, model.causal)
+        model.tokenizer = read_tokenizer(found.folder, bos, model.cfg.d_vocab, model.causal)
     return model
+
+
+def load_tokenizer(name_or_path: str | Path, revision: str | None = None) -> Tokenizer:
+    """The tokenizer alone, of a model or of a folder that holds a tokenizer.json and no model.
+
+    Args:
+        name_or_path: a folder, or a model as in `load_model`.
+        revision: of a model of the Hub.
+
+    Raises:
+        UsageError: there is no such model.
+        DataError: it has no tokenizer, or one that cannot be used.
+    """
+    check_path("the tokenizer", name_or_path)
+    folder = Path(name_or_path)
+    if folder.is_dir() and revision is None and not (folder / "config.json").is_file():
+        found = read_tokenizer(folder)
+    else:
+        found = outline(name_or_path, revision, tokenizer=True).tokenizer
+    if found is None:
+        raise DataError(f"{str(name_or_path)!a:.200} has no tokenizer; give a folder with a tokenizer.json")
+    return found
 
 
 def end_ids(folder: Path, d_vocab: int) -> tuple[int, ...] | None:

@@ -52,7 +52,7 @@ CLASSES = {"gpt2": "GPT2Tokenizer", "gpt_neox": "GPTNeoXTokenizer", "olmo": "GPT
 TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
-def load_tokenizer(
+def read_tokenizer(
     folder: Path, bos_token_id: int | None = None, d_vocab: int | None = None, causal: bool = True
 ) -> Tokenizer | None:
     """The tokenizer of a model folder: tokenizer.json, vocab.json with merges.txt or source.spm, or vocab.txt.

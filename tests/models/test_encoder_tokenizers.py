@@ -17,7 +17,7 @@ from probekit.models.families import family_of
 from probekit.models.families.distilbert import DistilBertConfig
 from probekit.models.families.modernbert import ModernBertConfig
 from probekit.models.families.roberta import RobertaConfig
-from probekit.models.tokenizer_files import load_tokenizer
+from probekit.models.tokenizer_files import read_tokenizer
 from probekit.models.weights import save_hf
 
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -73,7 +73,7 @@ def write_distilbert(folder: Path) -> None:
 )
 def test_robertas_two_files_equal_transformers(tmp_path, settings):
     write_roberta(tmp_path, settings)
-    ours, theirs = load_tokenizer(tmp_path, bos_token_id=0, causal=False), RobertaTokenizer.from_pretrained(tmp_path)
+    ours, theirs = read_tokenizer(tmp_path, bos_token_id=0, causal=False), RobertaTokenizer.from_pretrained(tmp_path)
     assert ours is not None
     assert ours.encode_batch(TEXTS, bos=True) == theirs(TEXTS)["input_ids"]
     assert ours.encode_batch(TEXTS) == theirs(TEXTS, add_special_tokens=False)["input_ids"]
@@ -103,7 +103,7 @@ def test_what_transformers_saves_is_the_same_tokenizer(name, tmp_path):
     theirs = SAVED[name]()
     theirs.save_pretrained(tmp_path)
     assert (tmp_path / "tokenizer.json").is_file()
-    ours = load_tokenizer(tmp_path, bos_token_id=0, causal=False)
+    ours = read_tokenizer(tmp_path, bos_token_id=0, causal=False)
     assert ours is not None
     assert ours.encode_batch(TEXTS, bos=True) == theirs(TEXTS)["input_ids"]
     assert (ours.bos_token_id, ours.sep_token_id) == (theirs.cls_token_id, theirs.sep_token_id)
@@ -111,7 +111,7 @@ def test_what_transformers_saves_is_the_same_tokenizer(name, tmp_path):
 
 def test_without_the_two_tokens_there_is_no_context(tmp_path):
     write_roberta(tmp_path, {"sep_token": "<end>"})
-    tokenizer = load_tokenizer(tmp_path, bos_token_id=0, causal=False)
+    tokenizer = read_tokenizer(tmp_path, bos_token_id=0, causal=False)
     assert tokenizer is not None
     assert (tokenizer.bos_token_id, tokenizer.sep_token_id) == (None, None)
 

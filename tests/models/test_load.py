@@ -15,8 +15,8 @@ from hub_server import HubServer
 from transformers import GPT2LMHeadModel
 
 from probekit.errors import DataError, UsageError
-from probekit.models import load, load_model
-from probekit.models.tokenizer_files import load_tokenizer
+from probekit.models import load, load_model, load_tokenizer
+from probekit.models.tokenizer_files import read_tokenizer
 
 SERVED = repos()["models/openai-community/gpt2"]
 
@@ -63,6 +63,19 @@ def test_a_folder_without_a_tokenizer_takes_token_ids(folder):
     assert model(torch.tensor([[1, 2, 3]])).shape == (1, 3, model.cfg.d_vocab)
     with pytest.raises(UsageError, match=r"my-model has no tokenizer; give token ids"):
         model.to_tokens("warm")
+    with pytest.raises(DataError, match=r"my-model' has no tokenizer; give a folder with a tokenizer\.json"):
+        load_tokenizer(folder)
+
+
+def test_a_tokenizer_alone_is_that_of_its_model(folder):
+    wanted = load_model(folder, device="cpu").tokenizer
+    assert wanted is not None
+    for name in ("config.json", "model.safetensors"):  # without the weights, and then without a model
+        assert load_tokenizer(folder).encode("a dull film") == wanted.encode("a dull film")
+        (folder / name).unlink()
+    assert load_tokenizer(str(folder)).encode("a dull film") == wanted.encode("a dull film")
+    with pytest.raises(UsageError, match="neither a folder nor owner/name"):
+        load_tokenizer(folder / "nowhere")
 
 
 def test_a_built_in_name_comes_first_and_goes_the_same_way(folder, tmp_path, monkeypatch):
@@ -291,7 +304,7 @@ GOLDEN = [f"prompt{i}.npz" for i in range(5)]
 
 @pytest.mark.shared
 def test_gpt2s_tokenizer_gives_the_ids_of_the_golden_prompts(shared_dir):
-    tokenizer = load_tokenizer(shared_dir / "models/gpt2-tokenizer")
+    tokenizer = read_tokenizer(shared_dir / "models/gpt2-tokenizer")
     assert tokenizer is not None
     for prompt in GOLDEN:
         golden = np.load(shared_dir / "models/gpt2-golden-outputs" / prompt)

@@ -14,7 +14,7 @@ from probekit.errors import DataError, UsageError
 from probekit.models.load import load_model
 from probekit.models.marian_tokenizer import read_sentencepiece
 from probekit.models.tokenizer import Tokenizer
-from probekit.models.tokenizer_files import load_tokenizer
+from probekit.models.tokenizer_files import read_tokenizer
 from probekit.models.weights import save_hf
 
 SCORES = {  # in steps of 1/1024, so that no two ways to cut a text tie and float32 holds them
@@ -59,7 +59,7 @@ def folder_with(folder: Path, model: bytes, vocab: dict | None = None) -> Path:
 
 
 def tokenizer_in(folder: Path) -> Tokenizer:
-    tokenizer = load_tokenizer(folder)
+    tokenizer = read_tokenizer(folder)
     assert tokenizer is not None
     return tokenizer
 
@@ -174,7 +174,7 @@ def test_what_a_file_says(tmp_path: Path):
 )
 def test_what_is_not_implemented_or_damaged_is_refused(tmp_path: Path, model, what):
     with pytest.raises(DataError, match=what) as refused:
-        load_tokenizer(folder_with(tmp_path, model))
+        read_tokenizer(folder_with(tmp_path, model))
     assert "source.spm" in str(refused.value)
 
 
@@ -202,17 +202,17 @@ def test_a_file_cut_anywhere_is_refused_or_whole(tmp_path: Path):
 )
 def test_impossible_vocabularies(tmp_path: Path, vocab, what):
     with pytest.raises(DataError, match=what):
-        load_tokenizer(folder_with(tmp_path, spm(), vocab))
+        read_tokenizer(folder_with(tmp_path, spm(), vocab))
 
 
 def test_two_vocabularies_are_refused(tmp_path: Path):
     folder_with(tmp_path, spm())
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"separate_vocabs": True}))
     with pytest.raises(DataError, match="separate_vocabs"):
-        load_tokenizer(tmp_path)
+        read_tokenizer(tmp_path)
 
 
 def test_missing_packages_are_named_with_the_extra_that_installs_them(tmp_path: Path, monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencepiece.sentencepiece_model_pb2", None)
     with pytest.raises(UsageError, match=r"sentencepiece and protobuf, .* pip install -e '\.\[marian\]'"):
-        load_tokenizer(folder_with(tmp_path, spm()))
+        read_tokenizer(folder_with(tmp_path, spm()))

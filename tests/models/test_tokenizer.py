@@ -19,7 +19,7 @@ from probekit.models.tokenizer_files import (
     DEFAULTS,
     END_OF_TEXT,
     SPECIAL,
-    load_tokenizer,
+    read_tokenizer,
     template_files,
 )
 
@@ -48,7 +48,7 @@ def bpe_folder(hub, tmp_path_factory) -> Path:
 
 
 def load(folder: Path, **kwargs) -> Tokenizer:
-    tokenizer = load_tokenizer(folder, **kwargs)
+    tokenizer = read_tokenizer(folder, **kwargs)
     assert tokenizer is not None
     return tokenizer
 
@@ -148,9 +148,9 @@ def test_the_two_formats_are_one_tokenizer(bpe_folder, tmp_path):
 
 
 def test_a_folder_without_a_tokenizer_gives_none(tmp_path, bpe_folder):
-    assert load_tokenizer(tmp_path) is None
+    assert read_tokenizer(tmp_path) is None
     shutil.copy(bpe_folder / "vocab.json", tmp_path)
-    assert load_tokenizer(tmp_path) is None
+    assert read_tokenizer(tmp_path) is None
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ BROKEN_WHOLE = [b"", b"{", b"[]", b"{}", b"\xff\xfe", b'{"model": {"type": "No"}
 def test_a_broken_tokenizer_json_is_named(tmp_path, content):
     (tmp_path / "tokenizer.json").write_bytes(content)
     with pytest.raises(DataError, match=r"tokenizer\.json"):
-        load_tokenizer(tmp_path)
+        read_tokenizer(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -258,14 +258,14 @@ def test_broken_vocab_or_merges_are_named(tmp_path, vocab, merges, match):
     (tmp_path / "vocab.json").write_text(vocab)
     (tmp_path / "merges.txt").write_text(merges)
     with pytest.raises(DataError, match=match):
-        load_tokenizer(tmp_path)
+        read_tokenizer(tmp_path)
 
 
 def test_broken_settings_are_named(tmp_path):
     (tmp_path / "tokenizer.json").write_text(words().to_json())
     (tmp_path / "tokenizer_config.json").write_text("{")
     with pytest.raises(DataError, match=r"tokenizer_config\.json.* is not JSON"):
-        load_tokenizer(tmp_path)
+        read_tokenizer(tmp_path)
 
 
 def test_the_merges_of_windows_read_the_same(bpe_folder, tmp_path):
@@ -286,7 +286,7 @@ def test_special_tokens_without_settings_are_those_of_transformers(kind, tmp_pat
     named = {"tokenizer_class": kind} if kind in DEFAULTS else {}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "a", **named}))
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2" if named else kind}))
-    ours = load_tokenizer(tmp_path)
+    ours = read_tokenizer(tmp_path)
     assert ours is not None
     assert ours.special_texts == AutoTokenizer.from_pretrained(tmp_path).special_tokens_map
 

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer as Backend
 
 from probekit.errors import DataError
 from probekit.models import tokenizer_trial
-from probekit.models.tokenizer_files import load_tokenizer
+from probekit.models.tokenizer_files import read_tokenizer
 
 CUBIC = "a*a*[^a]"
 QWEN = next(expression for expression, name in tokenizer_trial.WELL_KNOWN.items() if name == "Qwen2")
@@ -30,7 +30,7 @@ def write(folder: Path, expression: str = "", **changes: Any) -> Path:
 def test_an_expression_of_cubic_time_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokenizer_trial, "SECONDS", 2)
     with pytest.raises(DataError, match=r"a\*a\*\[\^a\].*takes more than 2 s"):
-        load_tokenizer(write(tmp_path, CUBIC))
+        read_tokenizer(write(tmp_path, CUBIC))
 
 
 def test_replacements_that_fill_memory_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,11 +38,11 @@ def test_replacements_that_fill_memory_are_refused(tmp_path: Path, monkeypatch: 
     many = normalizers.Sequence([normalizers.Replace("a", "a" * 100) for _ in range(6)])
     rules = json.loads(many.__getstate__())
     with pytest.raises(DataError, match=r"its replacements.*or 2 GB"):
-        load_tokenizer(write(tmp_path, normalizer=rules))
+        read_tokenizer(write(tmp_path, normalizer=rules))
 
 
 def test_an_expression_that_the_engine_gives_up_on_names_the_text(tmp_path: Path) -> None:
-    tokenizer = load_tokenizer(write(tmp_path, "(a+)+$"))
+    tokenizer = read_tokenizer(write(tmp_path, "(a+)+$"))
     assert tokenizer
     assert tokenizer.encode("a") == [0]
     hard = "a" * 60 + "!"
@@ -52,9 +52,9 @@ def test_an_expression_that_the_engine_gives_up_on_names_the_text(tmp_path: Path
 
 
 def test_known_expressions_need_no_trial_and_others_pass_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert load_tokenizer(write(tmp_path, r"\d+|[^\d\s]+|\s+"))
+    assert read_tokenizer(write(tmp_path, r"\d+|[^\d\s]+|\s+"))
     monkeypatch.setattr(tokenizer_trial, "_is_quick", lambda *_: pytest.fail("a child was started"))
-    assert load_tokenizer(write(tmp_path, QWEN))
+    assert read_tokenizer(write(tmp_path, QWEN))
 
 
 @pytest.mark.parametrize(
@@ -71,18 +71,18 @@ def test_known_expressions_need_no_trial_and_others_pass_one(tmp_path: Path, mon
 )
 def test_a_broken_file_is_named(change: dict[str, Any], words: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=words):
-        load_tokenizer(write(tmp_path, **change))
+        read_tokenizer(write(tmp_path, **change))
 
 
 def test_a_broken_template_is_named(tmp_path: Path) -> None:
     single = [{"SpecialToken": {"id": "[X]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
     template = {"type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": {}}
     with pytest.raises(DataError, match=r"tokenizer"):
-        load_tokenizer(write(tmp_path, post_processor=template))
+        read_tokenizer(write(tmp_path, post_processor=template))
 
 
 @pytest.mark.parametrize("token", [["a"], 5, {"x": 1}])
 def test_a_special_token_is_a_text(token: Any, tmp_path: Path) -> None:
     (write(tmp_path) / "tokenizer_config.json").write_text(json.dumps({"bos_token": token}))
     with pytest.raises(DataError, match="bos_token must be a text or null"):
-        load_tokenizer(tmp_path)
+        read_tokenizer(tmp_path)

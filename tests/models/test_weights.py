@@ -20,7 +20,7 @@ from probekit.models.base import LanguageModel
 from probekit.models.families import family_of
 from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.models.load import load_model
-from probekit.models.tokenizer_files import load_tokenizer
+from probekit.models.tokenizer_files import read_tokenizer
 from probekit.models.weights import (
     INDEX,
     ONE_FILE,
@@ -265,7 +265,7 @@ def test_what_is_saved_comes_back_here_and_in_transformers(hub, tmp_path, tied, 
     source.mkdir()
     for name in ("vocab.json", "merges.txt"):
         (source / name).write_bytes(hub.repos["models/openai-community/gpt2"][name])
-    tokenizer = load_tokenizer(source)
+    tokenizer = read_tokenizer(source)
     assert tokenizer is not None
     cfg = GPT2Config(16, 2, 40, 2, 12, len(tokenizer), "gelu", 1e-4, tied, 0.3, bos_token_id=7)
     model = GPT2(cfg).init_weights(seed=3).to(dtype)

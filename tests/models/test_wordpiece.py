@@ -10,7 +10,7 @@ from transformers import BertTokenizer
 
 from probekit.errors import DataError, UsageError
 from probekit.models.tokenizer import Tokenizer
-from probekit.models.tokenizer_files import load_tokenizer
+from probekit.models.tokenizer_files import read_tokenizer
 
 PIECES = "[PAD] [unused0] [UNK] [CLS] [SEP] [MASK] the The key keys un ##un ##lock ##ed naive naïve é 日 本 , . ! ' - 1"
 VOCAB = [*PIECES.split(), *"abcdefghijklmnopqrstuvwxyzABC", *(f"##{c}" for c in "abcdefghijklmnopqrstuvwxyz0")]
@@ -45,7 +45,7 @@ def write(folder: Path, config: dict | None, vocab: list[str] = VOCAB) -> Path:
 
 
 def load(folder: Path, **kwargs) -> Tokenizer:
-    tokenizer = load_tokenizer(folder, **kwargs)
+    tokenizer = read_tokenizer(folder, **kwargs)
     assert tokenizer is not None
     return tokenizer
 

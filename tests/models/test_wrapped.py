@@ -17,6 +17,9 @@ from probekit.errors import DataError, UsageError
 from probekit.interventions import add
 from probekit.models import load_model
 from probekit.models.adapter.model import AdaptedModel
+from probekit.models.base import LanguageModel
+from probekit.points import POINTS as NAMES
+from probekit.points import Place
 
 IDS = torch.tensor([[3, 7, 1, 9, 20, 33], [5, 5, 2, 8, 11, 40]])
 
@@ -41,6 +44,21 @@ class CausalMean(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.out(x.cumsum(1) / torch.arange(1, x.shape[1] + 1)[:, None])
+
+
+class Attention(nn.Module):
+    """One head, whose scores and pattern are the outputs of modules."""
+
+    def __init__(self, d: int, masked: float):
+        super().__init__()
+        self.inputs, self.out, self.masked = nn.Linear(d, 3 * d), nn.Linear(d, d), masked
+        self.scores, self.pattern = nn.Identity(), nn.Softmax(-1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.inputs(x).chunk(3, -1)
+        later = torch.ones(x.shape[1], x.shape[1]).triu(1).bool()
+        scores = self.scores((q @ k.mT).masked_fill(later, self.masked)[:, None])
+        return self.out((self.pattern(scores) @ v[:, None])[:, 0])
 
 
 class Toy(nn.Module):
@@ -184,36 +202,49 @@ def test_a_model_of_transformers_goes_to_the_adapter_also_from_nnsight() -> None
         assert torch.equal(pk.wrap(of_nnsight)(IDS), hf(IDS).logits)
 
 
-def hooked_transformers() -> list[tuple[str, Callable[[], Any]]]:
-    """Makers of TransformerLens's models, of the versions that are installed."""
+def hooked_transformers() -> list[Callable[[], Any]]:
+    """Makers of TransformerLens's models, of the version that is installed."""
     lens = pytest.importorskip("transformer_lens")
-    makers: list[tuple[str, Callable[[], Any]]] = []
+    makers: list[Callable[[], Any]] = []
     if version("transformer_lens") < "4":
         sizes: dict[str, Any] = {"n_layers": 2, "d_model": 16, "n_ctx": 32, "d_head": 4, "n_heads": 4, "d_vocab": 50}
-        gated = {"normalization_type": "RMS", "positional_embedding_type": "rotary", "rotary_dim": 4}
-        gated |= {"gated_mlp": True, "n_key_value_heads": 2, "d_mlp": 32, "act_fn": "silu"}
-        kinds = ({"d_mlp": 32, "act_fn": "gelu"}, gated, {"attn_only": True})
+        plain, rotary = {"d_mlp": 32, "act_fn": "gelu"}, {"positional_embedding_type": "rotary", "rotary_dim": 4}
+        gated = {**rotary, "normalization_type": "RMS", "gated_mlp": True, "act_fn": "silu", "n_key_value_heads": 2}
+        parallel = {**plain, **rotary, "parallel_attn_mlp": True, "use_attn_result": True}
+        kinds = (plain, {**gated, "d_mlp": 32}, parallel, {"attn_only": True})
         for kind in kinds:
             config = lens.HookedTransformerConfig(**sizes, **kind)
-            makers.append(("HookedTransformer", lambda config=config: lens.HookedTransformer(config)))
+            makers.append(lambda config=config: lens.HookedTransformer(config))
     return makers
 
 
+def check_its_own_cache(theirs: Any, absent: set[str]) -> LanguageModel:
+    """Every point of TransformerLens that has a name here, but for those of `absent`, in every layer."""
+    model = pk.wrap(theirs)
+    with torch.no_grad():
+        wanted, their_cache = theirs.run_with_cache(IDS)
+        logits, cache = model.run_with_cache(IDS)
+    assert torch.equal(logits, wanted)
+    named = {short: [name.format(layer=i) for i in range(2)] for short, name in NAMES.items() if short not in absent}
+    assert set(cache) == {name for names in named.values() for name in names} & set(their_cache)
+    for name in cache:
+        assert torch.equal(cache[name], their_cache[name]), name
+    assert pk.selftest(model).passed
+    return model
+
+
+@pytest.mark.filterwarnings("ignore:HookedTransformer is deprecated:DeprecationWarning")
 def test_a_hooked_transformer_equals_its_own_cache() -> None:
     makers = hooked_transformers()
     if not makers:
         pytest.skip("TransformerLens 4 has no HookedTransformer")
-    for _, make in makers:
-        theirs = make()
-        model = pk.wrap(theirs)
-        with torch.no_grad():
-            wanted, their_cache = theirs.run_with_cache(IDS)
-            logits, cache = model.run_with_cache(IDS)
-        assert torch.equal(logits, wanted)
-        assert len(cache) >= 20
-        for name in cache:
-            assert torch.equal(cache[name], their_cache[name]), name
-        assert pk.selftest(model).passed
+    seen: set[str] = set()
+    for make in makers:
+        model = check_its_own_cache(
+            make(), {"ln1_normalized", "ln1_scale"}
+        )  # it runs once each for queries, keys and values
+        seen |= {Place.of(name).point for name in model.points}
+    assert {"rot_q", "k", "attn_scores", "attn_pattern", "result", "mlp_pre_linear", "resid_mid", "pos_embed"} <= seen
 
 
 def test_a_transformer_bridge_equals_its_own_cache(tmp_path: Path) -> None:
@@ -221,15 +252,8 @@ def test_a_transformer_bridge_equals_its_own_cache(tmp_path: Path) -> None:
     config = GPT2Config(n_layer=2, n_embd=16, n_head=4, vocab_size=50, n_positions=32, bos_token_id=0, eos_token_id=0)
     hf = GPT2LMHeadModel(config).eval()
     hf.save_pretrained(tmp_path)
-    theirs = bridge.boot_transformers(str(tmp_path), hf_model=hf)
-    model = pk.wrap(theirs)
-    with torch.no_grad():
-        wanted, their_cache = theirs.run_with_cache(IDS)
-        logits, cache = model.run_with_cache(IDS)
-    assert torch.equal(logits, wanted)
-    assert {"blocks.0.attn.hook_q", "blocks.1.hook_resid_mid", "ln_final.hook_normalized"} <= set(cache)
-    for name in cache:
-        assert torch.equal(cache[name], their_cache[name]), name
+    model = check_its_own_cache(bridge.boot_transformers(str(tmp_path), hf_model=hf), set())
+    assert {"blocks.0.attn.hook_q", "blocks.1.hook_resid_mid", "ln_final.hook_normalized"} <= set(model.points)
 
 
 def changed(**attributes: Any) -> Toy:
@@ -364,11 +388,70 @@ def test_what_cannot_be_proved_is_refused_in_one_line(make: Any, points: Any, ki
     assert "\n" not in str(error.value)
 
 
+class Encoder(Toy):
+    """Each token sees the mean of its text, and of the text before if it `mixes`."""
+
+    mixes = False
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.embed(ids) + self.embed(ids).mean(1, keepdim=True)
+        x = x + x.roll(1, 0) * (self.mixes and len(x) > 1)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
 def test_an_encoder_runs_in_batches_of_one_length() -> None:
-    model = pk.wrap(unlike(Toy(), seeing_ahead), POINTS_MIN, causal=False)
+    model = pk.wrap(toy := Encoder(), POINTS_MIN, causal=False)
     assert model.batching == "one length"
-    with pytest.raises(UsageError, match="padding changes the activations of Toy"):
+    with pytest.raises(UsageError, match="padding changes the activations of Encoder"):
         model(IDS, attention_mask=torch.tensor([[1] * 6, [1] * 5 + [0]]))
+    assert pk.selftest(model).passed
+    toy.mixes = True
+    figures = [one for row in pk.selftest(model).rows for one in row.figures.values()]
+    assert {one.check for one in figures if not one.passed} == {"packed", "shuffled"}
+
+
+@pytest.mark.parametrize("masked", [float("-inf"), -1e9])
+def test_scores_are_compared_where_a_token_sees_another(masked: float) -> None:
+    toy = Toy()
+    for block in toy.blocks:
+        block.attn = Attention(16, masked)
+    inside = {f"attn_{what}": f"blocks.{{layer}}.attn.{what}" for what in ("scores", "pattern")}
+    model = pk.wrap(toy, POINTS | inside)
+    acts = pk.extract(model, pk.Task("texts", IDS.tolist(), labels=[0, 1]), points="attn_scores", position="all")
+    _, cache = model.run_with_cache(IDS)
+    torch.testing.assert_close(acts.per_text(("attn_scores", 1))[0], cache["attn_scores", 1][0])
+    right = pk.selftest(model)
+    assert right.passed
+    assert right.softmax < 100
+    scores: Any = toy.blocks[1].attn.scores  # pyright: ignore[reportAttributeAccessIssue]
+    scores.register_forward_hook(lambda _, args, x: x * (1 + 1e-4 * (len(x) > 1)))
+    wrong = pk.selftest(model)
+    assert (wrong.first.point, wrong.first.layer) == ("attn_scores", 1) if wrong.first else False
+
+
+def test_float64_passes_by_the_bounds_of_what_is_kept() -> None:
+    model = pk.wrap(Toy().double(), POINTS)
+    assert pk.selftest(model).passed
+    model.module.head.register_forward_hook(lambda _, args, x: x * (1 + 1e-12 * (len(x) > 1)))  # pyright: ignore
+    assert not pk.selftest(model).passed
+
+
+def test_training_mode_is_refused_and_the_repr_is_short() -> None:
+    model = pk.wrap(Toy(), POINTS)
+    names = "embed, resid_pre, attn_out, resid_mid, mlp_out, resid_post, ln_final"
+    assert repr(model) == f"Toy: 3 layers of 16, 50 token ids; points {names}"
+    with pytest.raises(UsageError, match=r"Toy is in training mode, where dropout .* call \.eval\(\)"):
+        model.train()(IDS)
+    model.eval()(IDS)
+
+
+def test_the_baseline_of_random_weights_is_made_in_python(tmp_path: Path) -> None:
+    task = pk.Task("texts", IDS.tolist(), labels=[0, 1])
+    pk.extract(pk.wrap(Toy(), POINTS), task, points="resid_pre", out=tmp_path / "store")
+    with pytest.raises(UsageError, match=r"random_init=extract\(wrap\(module, points\), task, \.\.\.\)\)"):
+        pk.random_init_of(tmp_path / "store")
 
 
 FILE = """

@@ -66,6 +66,8 @@ def test_transformers_shows_all_but_what_it_does_not_compute(sound):
 def test_stated_bounds(sound):
     assert sound.bounds == {"reference": 1e-5} | dict.fromkeys(list(CHECKS)[1:], 5e-6)
     assert compare.bounds_of(torch.bfloat16) == dict.fromkeys(CHECKS, 8 * 2**-7)
+    kept = {"packed": 8 * 2**-23, "shuffled": 8 * 2**-23}  # extraction keeps float32
+    assert compare.bounds_of(torch.float64) == dict.fromkeys(CHECKS, 8 * 2**-52) | kept
     pattern, scores = (next(row for row in sound.rows if row.point == p) for p in ("attn_pattern", "attn_scores"))
     assert 5e-6 * sound.softmax >= pattern.figures["packed"].bound >= scores.figures["packed"].bound == 5e-6
 
@@ -237,6 +239,7 @@ def test_inputs_go_through_every_path():
     assert any(a != b and a == b[: len(a)] for a in texts for b in texts)
     assert any(a[:4] == b[:4] and a[4] != b[4] for a in texts for b in texts if min(len(a), len(b)) > 4)
     assert len({tuple(text) for text in texts}) < len(texts)
+    assert len({tuple(text) for text in texts if len(text) == 7}) == 3
     assert inputs_for(tiny(), seed=0) == [(ids,) for ids in texts] != inputs_for(tiny(), seed=1)
 
 

@@ -209,7 +209,8 @@ def _sound_rows(plan: ExtractionPlan, batch: PackedBatch, kept: Mapping[Place, T
     sound = {place: x.isfinite().all(1) for place, x in kept.items()}
     for place, x in kept.items():
         if base_name(place.point) == "attn_scores" and place.layer is not None:
-            masked = masked_pairs(batch, plan.packing.causal, plan.model.window_of(place.layer), x.device)
+            causal = plan.packing.causal or plan.model.causal  # texts that are not packed share no prefix in any case
+            masked = masked_pairs(batch, causal, plan.model.window_of(place.layer), x.device)
             sound[place] |= masked & (x == -torch.inf).all(1)
     return sound
 

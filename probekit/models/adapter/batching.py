@@ -66,8 +66,13 @@ def is_causal(model: AdaptedModel) -> bool:
 
 
 def prove_batching(model: AdaptedModel) -> tuple[Batching, MaskForm | None]:
-    """The best kind of batches that is proved for this model, and how it takes packed texts."""
+    """The best kind of batches that is proved for this model, and how it takes packed texts.
+
+    Raises:
+        DataError: a text's activations depend on the other rows of a batch, even where all are as long.
+    """
     config = model.hf.config
+    _prove_rows(model)
     if _rotations_change(config) or any(KEEPING.match(name) and value for name, value in config.to_dict().items()):
         return "one length", None
     for form in _forms(model):
@@ -77,6 +82,19 @@ def prove_batching(model: AdaptedModel) -> tuple[Batching, MaskForm | None]:
         except (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError, DataError):
             continue  # the class takes no such mask, or computes otherwise with it
     return "padded" if _proved_padding(model) else "one length", None
+
+
+@torch.no_grad()
+def _prove_rows(model: AdaptedModel) -> None:
+    """Raise unless a text between two others of its length has the streams that it has by itself."""
+    n, special = min(N_TOKENS[0], model.cfg.n_ctx), special_ids(model.hf.config)
+    texts = [random_ids(model.cfg, n, seed, special) for seed in (8, 9, 10)]
+    got = _run(model, {"input_ids": torch.tensor(texts, device=model.device)})[:, 1]
+    if (error := relative(got, _streams(model, texts[1]))) > (bound := bound_of_batches(model.dtype)):
+        raise DataError(
+            f"{model.cfg.model_class} fails its proof: the activations of a text depend on the other texts of its "
+            f"batch (by {error:.1e}, bound {bound:.1e})"
+        )
 
 
 def _rotations_change(config: Any) -> bool:

@@ -24,7 +24,7 @@ from probekit.interventions import TextTokens
 from probekit.models.adapter.config import AdapterConfig, active_stream, n_streams
 from probekit.models.adapter.layouts import ModuleLayout, Sublayers
 from probekit.models.adapter.proof import accepted, first_of, residual_stream, stream_argument, with_stream
-from probekit.models.base import LanguageModel, check_mask
+from probekit.models.base import LanguageModel, check_evaluating, check_mask
 from probekit.models.layers import causal_mask, in_window
 
 CACHES = ("past_key_values", "cache_params")  # fields of the output; and arguments, "cache" since transformers 5.24
@@ -217,7 +217,12 @@ class AdaptedModel(LanguageModel):
         return self._run(self.hf.base_model, inputs)
 
     def _run(self, module: Any, inputs: Mapping[str, Any], stop: int | None = None) -> Any:
-        """One forward; its state says which call of a shared block belongs to which layer, and where it stops."""
+        """One forward; its state says which call of a shared block belongs to which layer, and where it stops.
+
+        Raises:
+            UsageError: the class is in training mode.
+        """
+        check_evaluating(module, self.name)
         before = self._calls, self._resid, self._stop, self._shape
         self._calls, self._resid, self._stop, self._shape = {}, None, stop, tuple(inputs["input_ids"].shape)
         try:

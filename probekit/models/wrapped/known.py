@@ -17,8 +17,7 @@ def known_points(module: Any) -> dict[str, str]:
     if isinstance(hooked, Mapping):
         paths = {id(part): path for path, part in module.named_modules()}
         n_layers = int(module.cfg.n_layers)
-        names = [name for short, name in POINTS.items() if short != "attn_scores"]  # infinite at pairs that are masked
-        full = [name.format(layer=i) for name in names for i in range(n_layers if "{layer}" in name else 1)]
+        full = [name.format(layer=i) for name in POINTS.values() for i in range(n_layers if "{layer}" in name else 1)]
         return {name: paths[id(hooked[name])] for name in full if name in hooked and id(hooked[name]) in paths}
     parts = dict(module.named_modules())
     if {"transformer.wte", "transformer.h.0.ln_2", "transformer.h.0.attn", "transformer.ln_f"} <= parts.keys():

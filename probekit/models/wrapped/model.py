@@ -15,9 +15,10 @@ from probekit.hooks import HookPoint
 from probekit.models.adapter.config import AdapterConfig
 from probekit.models.adapter.model import RowReader
 from probekit.models.adapter.proof import first_of
-from probekit.models.base import LanguageModel, check_mask
+from probekit.models.base import LanguageModel, check_evaluating, check_mask
 from probekit.models.layers import at_read
 from probekit.models.wrapped.outside import At, called, registered
+from probekit.points import Place
 
 
 class _Stopped(Exception):
@@ -74,10 +75,12 @@ class WrappedModule(LanguageModel):
             return_logits: False returns the final norm's output, or that of the last block if it has no point.
 
         Raises:
-            UsageError: an invalid shape, id, length or layer; positions, or padding that changes the activations.
+            UsageError: an invalid shape, id, length or layer; positions, or padding that changes the activations; a
+                module in training mode.
         """
         tokens = self.check_tokens(tokens, position_ids, attention_mask)
         self._check_padding(tokens, position_ids, attention_mask)
+        check_evaluating(self.module, self.name)
         stop = self.check_stop(stop_at_layer, self.cfg.n_layers)
         stop_at = self._before_head() if stop_at_layer is None and not return_logits else None
         stop_at = stop_at if stop_at_layer is None else self._end(stop)
@@ -89,6 +92,10 @@ class WrappedModule(LanguageModel):
         finally:
             self._stop = before
         return output
+
+    def __repr__(self) -> str:
+        cfg, points = self.cfg, ", ".join(dict.fromkeys(Place.of(name).point for name in self.points))
+        return f"{self.name}: {cfg.n_layers} layers of {cfg.d_model}, {cfg.d_vocab} token ids; points {points}"
 
     def _before_head(self) -> str:
         return "ln_final.hook_normalized" if "ln_final.hook_normalized" in self.points else self._end(self.cfg.n_layers)

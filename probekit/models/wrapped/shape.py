@@ -80,6 +80,7 @@ def observed_shape(
         short = base_name(Place.of(full).point)
         wanted = AXES.get(short, "B L D")
         fits = len(given) == 1 and isinstance(given[0], Tensor) and _fits(given[0], wanted, len(ids))
+        fits = fits and (short != "attn_pattern" or _is_pattern(given[0]))
         fits = fits and (short not in STREAM or given[0].shape[-1] == sizes.get("D", given[0].shape[-1]))
         if not fits and strict:
             what = f"{list(given[0].shape)}" if len(given) == 1 and isinstance(given[0], Tensor) else "no tensor"
@@ -137,9 +138,12 @@ def _fits(x: Tensor, axes: str, n_tokens: int) -> bool:
     names = axes.split()
     if names[1] == "L":
         return x.dim() in (3, len(names)) and x.shape[:2] == (1, n_tokens) and x.is_floating_point()
-    if x.dim() != 4 or x.shape[0] != 1 or x.shape[2:] != (n_tokens, n_tokens):
-        return False
-    return bool((x >= 0).all()) and float(x.sum(-1).max()) <= 1 + 1e-3  # a pattern: sinks may take a part
+    return x.dim() == 4 and x.shape[0] == 1 and x.shape[2:] == (n_tokens, n_tokens) and x.is_floating_point()
+
+
+def _is_pattern(x: Tensor) -> bool:
+    """Whether these are shares of attention: sinks may take a part."""
+    return bool((x >= 0).all()) and float(x.sum(-1).max()) <= 1 + 1e-3
 
 
 def _named(x: Tensor, axes: str, sizes: dict[str, int]) -> str:

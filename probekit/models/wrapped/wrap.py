@@ -44,7 +44,7 @@ def wrap(
             module's output; `resid_pre` and `resid_mid` are its input. `"resid_pre": "blocks.{layer}"` names every
             layer. None for modules whose points are known: TransformerLens's HookedTransformer and TransformerBridge,
             nanoGPT's GPT, a model of transformers, and nnsight.LanguageModel, whose model of transformers is taken.
-        tokenizer: for texts; None takes tasks of token ids.
+        tokenizer: for texts, from `load_tokenizer`; None takes tasks of token ids.
         causal: whether a token's activations depend only on it and the tokens before it; it is proved.
         d_vocab: how many token ids there are; None takes the module's config, or the rows of its token embedding.
         n_ctx: the longest text; None takes the module's config, the rows of its position embedding, or what it can run.
@@ -58,9 +58,7 @@ def wrap(
     if not isinstance(module, nn.Module):
         raise UsageError(f"wrap takes a torch module; got {type(module).__name__}")
     if tokenizer is not None and not isinstance(tokenizer, Tokenizer):
-        raise UsageError(
-            f"tokenizer is one of probekit, such as that of load_model(...); got {type(tokenizer).__name__}"
-        )
+        raise UsageError(f"tokenizer is one of probekit, from load_tokenizer(folder); got {type(tokenizer).__name__}")
     inner = getattr(module, "_model", None)
     if points is None and type(module).__module__.startswith("nnsight.") and isinstance(inner, nn.Module):
         module = inner

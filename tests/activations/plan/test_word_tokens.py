@@ -21,7 +21,7 @@ from probekit.activations.plan.summary import describe_plan, plan_as_dict
 from probekit.errors import DataError, UsageError
 from probekit.models.families.gpt2 import GPT2, GPT2Config
 from probekit.models.tokenizer import Tokenizer
-from probekit.models.tokenizer_files import load_tokenizer
+from probekit.models.tokenizer_files import read_tokenizer
 from probekit.tasks import load_task
 from probekit.tasks.base import Task
 from probekit.verbs.extract import extract
@@ -226,7 +226,7 @@ def english_words(shared_dir) -> Any:
 def test_words_of_the_english_web_treebank(shared_dir, english_words, name):
     """No word of a hundred of its texts is lost, and each is spelled by its tokens' bytes."""
     task = english_words
-    tokenizer = load_tokenizer(shared_dir / "models" / name)
+    tokenizer = read_tokenizer(shared_dir / "models" / name)
     assert tokenizer is not None
     before = int(name.startswith("stories"))
     for row in np.unique(np.array(task.inputs), return_index=True)[1][::20][:100]:

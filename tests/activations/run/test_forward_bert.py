@@ -13,7 +13,7 @@ from probekit.activations import Store, repair
 from probekit.activations.plan.summary import describe_plan, plan_as_dict
 from probekit.errors import DataError, UsageError
 from probekit.models.families.bert import Bert, BertConfig
-from probekit.models.tokenizer_files import load_tokenizer
+from probekit.models.tokenizer_files import read_tokenizer
 from probekit.points import POINTS, Place
 from probekit.verbs.extract import extract
 
@@ -29,7 +29,7 @@ def bert(tmp_path_factory) -> Bert:
     (folder / "vocab.txt").write_text("\n".join(pieces))
     sizes: Any = {"d_model": 16, "n_heads": 2, "d_mlp": 24, "n_layers": 3, "n_ctx": 12, "d_vocab": len(pieces)}
     model = Bert(BertConfig(**sizes, init_std=0.3)).init_weights(1)
-    model.tokenizer, model.name = load_tokenizer(folder), "tiny-bert"
+    model.tokenizer, model.name = read_tokenizer(folder), "tiny-bert"
     with torch.no_grad():  # so that positions and segments show
         for p in model.parameters():
             p.add_(0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())))

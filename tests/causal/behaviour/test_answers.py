@@ -19,7 +19,7 @@ from probekit.causal.branches.run import run_trunk
 from probekit.errors import DataError, UsageError
 from probekit.models.families import family_of
 from probekit.models.tokenizer import Tokenizer
-from probekit.models.tokenizer_files import load_tokenizer
+from probekit.models.tokenizer_files import read_tokenizer
 from probekit.options import CausalOptions
 
 WORDS = ["the", "key", "keys", "near", "door", "is", "are"]
@@ -67,14 +67,14 @@ def wordpieces():
 def roberta(tmp_path_factory):
     folder = tmp_path_factory.mktemp("roberta")
     write_roberta(folder, {"mask_token": {"__type": "AddedToken", "content": "<mask>", "lstrip": True}})
-    return with_tokenizer("roberta", load_tokenizer(folder, bos_token_id=0, causal=False))
+    return with_tokenizer("roberta", read_tokenizer(folder, bos_token_id=0, causal=False))
 
 
 @pytest.fixture(scope="module")
 def modernbert(tmp_path_factory):
     folder = tmp_path_factory.mktemp("modernbert")
     write_modernbert(folder)
-    return with_tokenizer("modernbert", load_tokenizer(folder, bos_token_id=None, causal=False))
+    return with_tokenizer("modernbert", read_tokenizer(folder, bos_token_id=None, causal=False))
 
 
 def test_an_answer_is_the_token_after_the_text(words, pieces):

@@ -336,6 +336,26 @@ def test_a_model_that_changes_the_stream_between_its_blocks_fails_its_proof(monk
         load(config_of("phi"))
 
 
+def test_a_class_whose_rows_see_one_another_fails_its_proof(monkeypatch):
+    from transformers.models.mamba.modeling_mamba import MambaMixer
+
+    right = MambaMixer.forward
+
+    def mixing(self, hidden_states, **kw):
+        return right(self, (hidden_states + hidden_states.mean(0)) / 2, **kw)  # which changes no batch of one
+
+    monkeypatch.setattr(MambaMixer, "forward", mixing)
+    with pytest.raises(DataError, match="the activations of a text depend on the other texts of its batch"):
+        load(config_of("mamba"))
+
+
+def test_training_mode_is_refused():
+    model = load(config_of("gptj")).train()
+    with pytest.raises(UsageError, match=r"is in training mode, where dropout .* call \.eval\(\)"):
+        model(torch.tensor([[3, 4]]))
+    model.eval()(torch.tensor([[3, 4]]))
+
+
 def test_a_class_that_ignores_the_mask_is_not_packed(monkeypatch):
     import transformers.models.stablelm.modeling_stablelm
 
