@@ -109,6 +109,42 @@ BUGS = [
         "- places[:, None, :]).abs_() <= window",
     ),
     bug(
+        "wrapped-sums-unchecked",
+        "tests/models/test_wrapped.py",
+        "            _prove_sums(model, seen, bound)\n",
+        "            _prove_sums(model, {}, bound)\n",
+    ),
+    bug(
+        "wrapped-rows-compared-with-themselves",
+        "tests/models/test_wrapped.py",
+        'check(second, alone, "of a text depends on the other texts of its batch; take out what mixes them")',
+        'check(second, second, "of a text depends on the other texts of its batch; take out what mixes them")',
+    ),
+    bug(
+        "wrapped-output-for-input",
+        "tests/models/test_wrapped.py",
+        "return before if is_input else after",
+        "return after",
+    ),
+    bug(
+        "wrapped-resid-mid-is-an-output",
+        "tests/models/test_wrapped.py",
+        'INPUTS = ("resid_pre", "resid_mid")',
+        'INPUTS = ("resid_pre",)',
+    ),
+    bug(
+        "wrapped-scores-all-masked",
+        "tests/models/test_wrapped.py",
+        "masked = (got.to(wanted.device) < -MASKED) & (wanted < -MASKED)",
+        "masked = torch.ones_like(wanted, dtype=torch.bool)",
+    ),
+    bug(
+        "adapter-rows-unproved",
+        "tests/models/adapter/test_adapter.py",
+        "    _prove_rows(model)\n",
+        "",
+    ),
+    bug(
         "rotary-offset",
         f"tests/models/test_positional.py {FAMILIES}/test_llama.py",
         "angles = positions.float()[:, None] * frequencies(d_head, theta, scaling)",

@@ -381,12 +381,12 @@ def stopped(blocks: Any, resid_BLD: Tensor, stop: int) -> Tensor:
 
 
 def check_evaluating(module: nn.Module, name: str) -> None:
-    """Raise if a part of a module that somebody else wrote is in training mode.
+    """Raise if a module that somebody else wrote is in training mode.
 
     Raises:
         UsageError: dropout would draw other activations in every forward.
     """
-    if any(part.training for part in module.modules()):
+    if module.training:
         raise UsageError(f"{name} is in training mode, where dropout draws other activations each time; call .eval()")
 
 
