@@ -139,12 +139,6 @@ BUGS = [
         "masked = torch.ones_like(wanted, dtype=torch.bool)",
     ),
     bug(
-        "adapter-rows-unproved",
-        "tests/models/adapter/test_adapter.py",
-        "    _prove_rows(model)\n",
-        "",
-    ),
-    bug(
         "rotary-offset",
         f"tests/models/test_positional.py {FAMILIES}/test_llama.py",
         "angles = positions.float()[:, None] * frequencies(d_head, theta, scaling)",

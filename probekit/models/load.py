@@ -33,6 +33,7 @@ from probekit.text import by_numbers, listed
 if TYPE_CHECKING:
     from probekit.models.base import LanguageModel
     from probekit.models.family import Family
+    from probekit.models.weights import TensorInFile
 
 _CHECKPOINT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+=-]*")  # a folder in the model's folder, and never outside it
 OWN_FILE = re.compile(r"(.+\.py):([A-Za-z_][A-Za-z0-9_]*)")  # a file of the user's own, and a function in it
@@ -100,7 +101,8 @@ def outline(
 ) -> "LanguageModel":
     """The model without its weights, on the meta device: every point, and no memory; errors as in `load_model`.
 
-    A function of a file of your own is run, and gives the model with its weights.
+    A folder needs no weights; if it has some for a family of this project, their names and shapes are checked. A
+    function of a file of your own is run, and gives the model with its weights.
     """
     options = ModelOptions(via=via)
     _check_via(str(name_or_path), options)
@@ -110,12 +112,17 @@ def outline(
     described = _described(found, options)
     import torch  # not before the model is found
 
+    from probekit.models.weights import INDEX, ONE_FILE, check_weights
+
     if described.family is None:
         from probekit.models.adapter.load import load_adapted
 
         where = {"device": torch.device("meta"), "dtype": torch.float32, "device_map": None}
         with _saying_why(found, described):
             model = load_adapted(found.folder, described.hf, **where, seed=0, quantize=None)
+    elif found.repo is None and any((found.folder / name).is_file() for name in (ONE_FILE, INDEX)):
+        model, stored = _with_files(found, described)
+        check_weights(model, found.folder, described.family, stored)
     else:
         with torch.device("meta"):
             model = described.family.model(described.cfg)
@@ -420,11 +427,9 @@ def _own(found: _Found, described: _Described, options: ModelOptions) -> "Langua
     """The family's own model."""
     family, cfg = described.family, described.cfg
     assert family is not None
-    import torch  # not before the model is found
-
     from probekit.machine.devices import DTYPES, find_device
     from probekit.models.spread import choose_placement, home_of, spread_over
-    from probekit.models.weights import load_weights, named_tensors, stored_tensors
+    from probekit.models.weights import load_weights
 
     dtype = DTYPES[dtype_name(options.dtype)]
     device = None if options.device_map else find_device(options.device)
@@ -432,20 +437,30 @@ def _own(found: _Found, described: _Described, options: ModelOptions) -> "Langua
         model = family.model(cfg).to(dtype).init_weights(options.seed)
         return spread_over(model, choose_placement(model, dtype)) if device is None else model.to(device)
     _fetch_weights(found)
-    stored = stored_tensors(found.folder)
-    if described.left_out is not None:
-        stored = text_tensors(stored)
-    if described.layout is not None:
-        stored = in_full(stored, described.layout)
-    stored = named_tensors(found.folder, stored, family, cfg)
-    with torch.device("meta"):
-        model = family.model(family.hf_parts(cfg, stored))
+    model, stored = _with_files(found, described)
     if device is not None:
         load_weights(model, found.folder, family, stored, device, dtype)
         return model
     placement = choose_placement(model, dtype)
     load_weights(model, found.folder, family, stored, home_of(model, placement), dtype)
     return spread_over(model, placement)
+
+
+def _with_files(found: _Found, described: _Described) -> "tuple[LanguageModel, Mapping[str, TensorInFile]]":
+    """The family's model on the meta device, with the parts that the files hold, and their tensors by name."""
+    import torch
+
+    from probekit.models.weights import named_tensors, stored_tensors
+
+    family, cfg, stored = described.family, described.cfg, stored_tensors(found.folder)
+    assert family is not None
+    if described.left_out is not None:
+        stored = text_tensors(stored)
+    if described.layout is not None:
+        stored = in_full(stored, described.layout)
+    stored = named_tensors(found.folder, stored, family, cfg)
+    with torch.device("meta"):
+        return family.model(family.hf_parts(cfg, stored)), stored
 
 
 def _adapted(found: _Found, described: _Described, options: ModelOptions) -> "LanguageModel":

@@ -191,12 +191,10 @@ def load_weights(
         dtype: the type of the weights.
 
     Raises:
-        DataError: weights are missing, unexpected, misshapen or of an unreadable type (all are listed), or a copy of a
-            tied weight differs from the original.
+        DataError: as `check_weights`; or a copy of a tied weight differs from the original.
     """
     names, ties = family.hf_names(model.cfg, stored), family.hf_ties(model.cfg)
-    stored = _with_originals(stored, ties)
-    _check(model, folder, names, {name: tensor for name, tensor in stored.items() if name not in ties})
+    stored = check_weights(model, folder, family, stored)
     for copy, original in ties.items():
         if copy in stored and original is not None:
             _check_tied(stored[copy], stored[original])
@@ -212,6 +210,23 @@ def load_weights(
             kind = torch.float32 if ours.endswith(model.in_float32) else dtype
             state[ours] = torch.empty(part.shape, device=home, dtype=kind).copy_(part)  # the file may change later
     model.load_state_dict(state, assign=True)
+
+
+def check_weights(
+    model: LanguageModel, folder: Path, family: Family, stored: Mapping[str, TensorInFile]
+) -> dict[str, TensorInFile]:
+    """The tensors of a folder, with the originals of tied weights, if their names and shapes are the model's.
+
+    Arguments are as in `load_weights`; only headers were read.
+
+    Raises:
+        DataError: weights are missing, unexpected, misshapen or of an unreadable type; all are listed.
+    """
+    ties = family.hf_ties(model.cfg)
+    whole = _with_originals(stored, ties)
+    untied = {name: tensor for name, tensor in whole.items() if name not in ties}
+    _check(model, folder, family.hf_names(model.cfg, stored), untied)
+    return whole
 
 
 def _check(model: nn.Module, folder: Path, names: Mapping[str, HfTensor], stored: Mapping[str, TensorInFile]) -> None:

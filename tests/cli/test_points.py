@@ -1,14 +1,16 @@
-"""`probekit points`: names and shapes, from config.json alone."""
+"""`probekit points`: names and shapes, from config.json, and from the headers of weights that are there."""
 
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from gpt2_points import GPT2_POINTS
 
 from probekit.cli.main import run
-from probekit.models.families.gpt2 import GPT2Config
+from probekit.models.families.gpt2 import GPT2, GPT2Config
+from probekit.models.weights import save_hf
 
 Capture = pytest.CaptureFixture[str]
 
@@ -54,3 +56,18 @@ def test_the_largest_gpt2_takes_no_memory(folder: Callable[[GPT2Config], Path], 
     model = folder(GPT2Config(d_model=1600, n_heads=25, d_mlp=6400, n_layers=48, d_vocab=5_025_700))
     assert run(["points", "--model", str(model)]) == 0
     assert "blocks.{0..47}.hook_resid_post" in capsys.readouterr().out
+
+
+def test_weights_that_are_there_must_be_those_of_config_json(
+    folder: Callable[[GPT2Config], Path], capsys: Capture
+) -> None:
+    sizes: dict[str, Any] = {"d_model": 24, "n_heads": 3, "d_mlp": 40, "d_vocab": 50, "n_ctx": 16}
+    model = folder(GPT2Config(**sizes, n_layers=2))
+    save_hf(GPT2(GPT2Config(**sizes, n_layers=2)).init_weights(), model)
+    assert run(["points", "--model", str(model)]) == 0
+    (model / "config.json").write_text(json.dumps(GPT2Config(**sizes, n_layers=3).to_hf()))
+    assert run(["points", "--model", str(model)]) == 3
+    assert "not those of its config.json; missing: h.2.attn" in capsys.readouterr().err.replace("transformer.", "")
+    (model / "model.safetensors").write_bytes(b"damaged")
+    assert run(["points", "--model", str(model)]) == 3
+    assert "is damaged or not a safetensors file" in capsys.readouterr().err

@@ -78,6 +78,11 @@ class Toy(nn.Module):
         return self.head(self.ln_f(x))
 
 
+def two_texts() -> pk.Task:
+    labels: Any = [0, 1]
+    return pk.Task("texts", IDS.tolist(), labels=labels)
+
+
 POINTS = {
     "embed": "embed",
     "resid_pre": "blocks.{layer}",
@@ -419,7 +424,7 @@ def test_scores_are_compared_where_a_token_sees_another(masked: float) -> None:
         block.attn = Attention(16, masked)
     inside = {f"attn_{what}": f"blocks.{{layer}}.attn.{what}" for what in ("scores", "pattern")}
     model = pk.wrap(toy, POINTS | inside)
-    acts = pk.extract(model, pk.Task("texts", IDS.tolist(), labels=[0, 1]), points="attn_scores", position="all")
+    acts = pk.extract(model, two_texts(), points="attn_scores", position="all")
     _, cache = model.run_with_cache(IDS)
     torch.testing.assert_close(acts.per_text(("attn_scores", 1))[0], cache["attn_scores", 1][0])
     right = pk.selftest(model)
@@ -448,7 +453,7 @@ def test_training_mode_is_refused_and_the_repr_is_short() -> None:
 
 
 def test_the_baseline_of_random_weights_is_made_in_python(tmp_path: Path) -> None:
-    task = pk.Task("texts", IDS.tolist(), labels=[0, 1])
+    task = two_texts()
     pk.extract(pk.wrap(Toy(), POINTS), task, points="resid_pre", out=tmp_path / "store")
     with pytest.raises(UsageError, match=r"random_init=extract\(wrap\(module, points\), task, \.\.\.\)\)"):
         pk.random_init_of(tmp_path / "store")
