@@ -82,7 +82,10 @@ def missing_checks(data: ProbeData, causal: Sequence[CausalData]) -> list[str]:
     left_out = [str(one) for one in meta.get("left_out") or []]
     missing = [f"A quick look left out: {', '.join(left_out)}. Run train-probe without --quick."] if left_out else []
     if not data.random_init:
-        missing.append("Untrained weights of the same architecture: train-probe --baseline random-init.")
+        missing.append(
+            "Untrained weights of the same architecture: train-probe --baseline random-init; for a model made in code, "
+            "train_probes(random_init=...)."
+        )
     if not causal:
         missing.append("Whether the model uses what the probe reads: probekit causal.")
     if meta.get("interval") is None:
