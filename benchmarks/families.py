@@ -56,6 +56,21 @@ def latents(width: int, depth: int) -> Fields:
     return fields | ranks | heads | {"num_key_value_heads": fields["num_attention_heads"]}
 
 
+def deltas(width: int, depth: int) -> Fields:
+    """The same heads in every fourth layer, DeltaNet with heads of 64 in the others."""
+    n_keys = max(1, width // 128)
+    heads = {"linear_num_key_heads": n_keys, "linear_num_value_heads": 2 * n_keys, "linear_conv_kernel_dim": 4}
+    return decoder(width, depth) | heads | {"linear_key_head_dim": 64, "linear_value_head_dim": 64}
+
+
+def gemma4(width: int, depth: int) -> Fields:
+    """Full attention, with heads of 128, in every third layer; the last two borrow keys and values."""
+    kinds = ["full_attention" if (depth - i) % 3 == 1 else "sliding_attention" for i in range(depth)]
+    of_layers = {"layer_types": kinds, "num_kv_shared_layers": 2, "global_head_dim": 128}
+    tables = {"hidden_size_per_layer_input": 64, "vocab_size_per_layer_input": D_VOCAB}
+    return decoder(width, depth) | of_layers | tables | {"tie_word_embeddings": True}
+
+
 def encoder(width: int, depth: int) -> Fields:
     """As many heads of keys, a plain MLP; no text contains the padding id."""
     grouped = ("head_dim", "num_key_value_heads", "tie_word_embeddings", "bos_token_id", "eos_token_id")
@@ -85,6 +100,7 @@ def distilbert(width: int, depth: int) -> Fields:
 
 WINDOW = {"sliding_window": 16}  # shorter than the longest texts
 EIGHT: Fields = {"num_experts": 8, "num_experts_per_tok": 2}
+SHARED: Fields = {**EIGHT, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512}
 IN_GROUPS: Fields = {
     "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 512, "n_group": 2, "topk_group": 1,
     "first_k_dense_replace": 1, "n_shared_experts": 1,
@@ -101,16 +117,16 @@ MADE: dict[str, tuple[str, Callable[[int, int], Fields], Fields]] = {  # name ->
     "olmo3": ("olmo3", decoder, WINDOW),
     "mixtral": ("mixtral", decoder, {"num_local_experts": 8, "num_experts_per_tok": 2}),
     "qwen3-moe": ("qwen3_moe", decoder, {**EIGHT, "moe_intermediate_size": 512, "norm_topk_prob": True}),
-    "qwen2-moe": (
-        "qwen2_moe",
-        decoder,
-        {**EIGHT, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512},
-    ),
+    "qwen2-moe": ("qwen2_moe", decoder, SHARED),
     "olmoe": ("olmoe", decoder, EIGHT),
     "gpt-oss": ("gpt_oss", decoder, {**WINDOW, "num_local_experts": 8, "num_experts_per_tok": 2}),
     "glm-4.5": ("glm4_moe", decoder, IN_GROUPS),
     "deepseek-v2": ("deepseek_v2", latents, {**IN_GROUPS, "topk_method": "group_limited_greedy"}),
     "deepseek-v3": ("deepseek_v3", latents, IN_GROUPS),
+    "qwen3-next": ("qwen3_next", deltas, SHARED),
+    "qwen3.5": ("qwen3_5_text", deltas, {}),
+    "qwen3.5-moe": ("qwen3_5_moe_text", deltas, SHARED),
+    "gemma4": ("gemma4_text", gemma4, WINDOW),
     "bert": ("bert", encoder, {}),
     "roberta": ("roberta", encoder, {"max_position_embeddings": 514, "pad_token_id": 1}),
     "distilbert": ("distilbert", distilbert, {}),

@@ -49,6 +49,19 @@ def bug(name: str, tests: str, *texts: str) -> Bug:
 BUGS = [
     # models
     bug(
+        "quantized-block-turned",
+        "tests/models/test_quantized.py",
+        "_share(small.shape[axis], shape[axis], block[axis] if block else None)",
+        "_share(small.shape[axis], shape[axis], block[-3 - axis] if block else None)",
+    ),
+    bug("quantized-zero-dropped", "tests/models/test_quantized.py", "part -= zeros(here)", "pass"),
+    bug(
+        "quantized-nibbles-turned",
+        "tests/models/test_quantized.py",
+        "numbers[(blocks & 15).long()], numbers[(blocks >> 4).long()]",
+        "numbers[(blocks >> 4).long()], numbers[(blocks & 15).long()]",
+    ),
+    bug(
         "ln-eps",
         "tests/models/test_layers.py",
         "scale_BL1 = self.hook_scale((centred_BLD.square().mean(-1, keepdim=True) + self.eps).sqrt())",

@@ -360,25 +360,37 @@ def _described(found: _Found, options: ModelOptions) -> _Described:
 
     Raises:
         DataError: neither can be had, or not the one that `options.via` names.
+        UsageError: `options.via` names our families, and none of them has this type.
     """
     given = read_json(found.folder / "config.json")
     with _naming(found):
         outside = parts_left_out(given) if is_packaged(given) else None
         hf = given if outside is None else text_fields(given, _default_fields)
+        named = None if outside is None else _inner_type(given, hf)
         if options.via == "transformers" or options.quantize is not None:
-            check_adaptable(hf, own=model_types())
+            check_adaptable(hf, model_types(), named)
             return _Described(checked_fields(hf), left_out=outside)
         try:
             family, cfg, layout = _implemented(hf)
         except Unimplemented as error:
+            has_family = hf.get("model_type") in model_types()
             try:
-                check_adaptable(hf)
+                check_adaptable(hf, named=named)
             except DataError as neither:
-                raise (error if hf.get("model_type") in model_types() else neither) from None
+                raise (error if has_family else neither) from None
             if options.via == "probekit":
-                raise DataError(f"{error}; leave out --via probekit to run it through transformers' class") from None
+                kind = DataError if has_family else UsageError  # no folder of this type could do with the option
+                raise kind(f"{error}; leave out --via probekit to run it through transformers' class") from None
             return _Described(checked_fields(hf), why=str(error), left_out=outside)
         return _Described(hf, family, cfg, layout, left_out=outside)
+
+
+def _inner_type(given: Mapping[str, Any], hf: Mapping[str, Any]) -> str:
+    """The field that gives a packaged model's text model its type, and its value, for messages."""
+    text = given.get("text_config")
+    stated = text.get("model_type") if isinstance(text, Mapping) else None
+    read = "" if stated == hf["model_type"] else f" (read as {hf['model_type']!a:.80})"
+    return f"text_config.model_type = {stated!a:.80}{read}"
 
 
 def _default_fields(model_type: str) -> Mapping[str, Any]:
@@ -407,8 +419,8 @@ def _naming(found: _Found) -> Iterator[None]:
     """Put the path of config.json before an error about its fields."""
     try:
         yield
-    except DataError as error:
-        raise DataError(f"{str(found.folder / 'config.json')!a}: {error}") from None
+    except (DataError, UsageError) as error:
+        raise type(error)(f"{str(found.folder / 'config.json')!a}: {error}") from None
 
 
 @contextmanager
@@ -467,9 +479,11 @@ def _adapted(found: _Found, described: _Described, options: ModelOptions) -> "La
     """The class of transformers for this config, wrapped."""
     from probekit.machine.devices import DTYPES, find_device
     from probekit.models.adapter.load import load_adapted
+    from probekit.models.weights import stored_tensors
 
     if not options.random_init:
         _fetch_weights(found)
+        stored_tensors(found.folder)  # damaged files are called that, and not a failure of the class
     with _saying_why(found, described):
         model = load_adapted(
             found.folder,

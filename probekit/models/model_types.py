@@ -71,12 +71,13 @@ def _tables(module: ast.Module) -> dict[str, list[str]]:
     }
 
 
-def check_adaptable(hf: Mapping[str, Any], own: Collection[str] = ()) -> None:
+def check_adaptable(hf: Mapping[str, Any], own: Collection[str] = (), named: str | None = None) -> None:
     """Refuse a config for which the installed transformers has no class of a language model that can be wrapped.
 
     Args:
         hf: the fields of config.json.
         own: the model types of our families, which then can do without transformers.
+        named: the field and the value that gave the model type, where that is another field.
 
     Raises:
         DataError: no such model type; a class that is code of the model's repository; images, sound, two stacks; an
@@ -89,14 +90,17 @@ def check_adaptable(hf: Mapping[str, Any], own: Collection[str] = ()) -> None:
     if kind == "":
         return
     otherwise = "; leave out --via transformers" if model_type in own else _OTHER
+    if named is not None and model_type not in own:
+        otherwise = f"; correct that field, or{_OTHER.removeprefix(';')}"
+    named = named or f"model_type {model_type!a:.80}"
     if kind is not None:
-        raise DataError(f"model_type {model_type!a:.80} {kind}{otherwise}")
+        raise DataError(f"{named} {kind}{otherwise}")
     if hf.get("auto_map"):
         raise DataError(
-            f"model_type {model_type!a:.80} needs code from its own repository ({_remote(hf['auto_map'])}), which is "
+            f"{named} needs code from its own repository ({_remote(hf['auto_map'])}), which is "
             f"never run, and {_version()} has no class for it{otherwise}"
         )
-    raise DataError(f"model_type {model_type!a:.80} is not supported, and {_version()} has no class for it{otherwise}")
+    raise DataError(f"{named} is not supported, and {_version()} has no class for it{otherwise}")
 
 
 def _remote(auto_map: Any) -> str:

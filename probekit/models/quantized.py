@@ -29,6 +29,8 @@ Shapes = Mapping[str, tuple[int, ...]]
 FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # of a nibble without its highest bit, the sign
 AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # the place within an int32 of each of eight neighbouring columns
 OF_ACTIVATIONS = (".input_scale", ".activation_scale", ".k_scale", ".v_scale", ".input_global_scale")
+AT_ONCE = 1 << 18  # numbers that are scaled at a time
+FULL = ("F32", "F16", "BF16")
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class FewBits:
 
     Attributes:
         main: the end of the name of the tensor with the numbers.
+        dtype: of that tensor, as the file's header names it.
         others: the ends of the tensors that may be there too.
         needed: of each of these pairs or more, one must be there.
         ours: what the weight's name ends with, in place of `main`.
@@ -45,6 +48,7 @@ class FewBits:
     """
 
     main: str
+    dtype: str
     others: tuple[str, ...]
     needed: tuple[tuple[str, ...], ...]
     ours: str
@@ -83,55 +87,99 @@ def _is_size(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
-def _checked_block(value: Any, name: str) -> tuple[int, int] | None:
+def _group_size(config: Mapping[str, Any], method: str) -> int | None:
+    """How many inputs share a scale; None for all of them.
+
+    Raises:
+        Unimplemented: neither -1 nor a whole number above 0.
+    """
+    size = config.get("group_size")
+    if not _is_size(size) and (type(size) is not int or size != -1):
+        raise Unimplemented(
+            f"quantization_config: group_size of {method} must be -1 or a whole number above 0; got {size!a:.40}"
+        )
+    return None if size == -1 else size
+
+
+def _checked_block(value: Any, name: str) -> tuple[int, int]:
     """The rows and columns that share a scale.
 
     Raises:
         Unimplemented: not two whole numbers above 0.
     """
-    if value is None:
-        return None
     if not isinstance(value, list | tuple) or len(value) != 2 or not all(map(_is_size, value)):
         raise Unimplemented(f"quantization_config: {name} must be two whole numbers above 0; got {value!a:.40}")
     return value[0], value[1]
 
 
-def _scaled(numbers: "Tensor", scale: "Tensor", zero: "Tensor | None" = None, block: Any = None) -> "Tensor":
-    """(numbers - zero) * scale; `block` is the rows and columns that share a scale, by default equal shares of all."""
-    wide = numbers.float()
-    if zero is not None:
-        wide = wide - _spread(zero.float(), wide.shape, block)
-    return wide * _spread(scale.float(), wide.shape, block)
+def _scaled(
+    numbers: "Tensor",
+    scale: "Tensor",
+    zero: "Tensor | None" = None,
+    block: tuple[int, int] | None = None,
+    rows: "Tensor | None" = None,
+) -> "Tensor":
+    """(numbers - zero) * scale in float32, some rows at a time: scales as large as the weight would need its memory.
 
-
-def _spread(small: "Tensor", shape: tuple[int, ...], block: Any) -> "Tensor":
-    """Entries repeated over blocks, the last ones cut off: [ceil(O / b), ceil(I / b)] to [O, I]; or what broadcasts."""
-    if small.numel() == 1:
-        return small.reshape(())
-    small = small[:, None] if small.dim() == 1 else small
-    for axis, size in ((-2, shape[-2]), (-1, shape[-1])):
-        n = small.shape[axis]
-        if n not in (1, size):
-            each = block[axis] if block else size // max(1, n)
-            if not each or -(-size // each) != n:
-                raise ValueError(f"{n} scales do not fit {size} numbers in blocks of {each}")
-            small = small.repeat_interleave(each, axis).narrow(axis, 0, size)
-    return small
-
-
-def _unpacked(packed: "Tensor", bits: int, axis: int) -> "Tensor":
-    """Unsigned numbers of a few bits each, the lowest first within an int32, along an axis."""
+    Args:
+        numbers: [..., O, I].
+        scale: one, one for each row, or [..., N, M].
+        zero: as `scale`.
+        block: the rows and the columns that share a scale; the last ones may be cut off.
+        rows: which of the N each of the O rows has, where they are not in blocks.
+    """
     import torch
 
-    shifts = torch.arange(0, 32, bits, dtype=torch.int32, device=packed.device)
-    wide = (packed.unsqueeze(-1) >> shifts) & ((1 << bits) - 1)
-    return wide.movedim(-1, axis + 1).flatten(axis, axis + 1)
+    wide = torch.empty(numbers.shape, device=numbers.device)
+    scales = _by_rows(scale, numbers.shape, block, rows)
+    zeros = None if zero is None else _by_rows(zero, numbers.shape, block, rows)
+    step = max(1, AT_ONCE // max(1, numbers.shape[-1]))
+    for start in range(0, numbers.shape[-2], step):
+        here = slice(start, start + step)
+        part = wide[..., here, :].copy_(numbers[..., here, :])
+        if zeros is not None:
+            part -= zeros(here)
+        part *= scales(here)
+    return wide
+
+
+def _by_rows(
+    small: "Tensor", shape: tuple[int, ...], block: tuple[int, int] | None, rows: "Tensor | None"
+) -> "Callable[[slice], Tensor]":
+    """A function of some rows of a matrix of this shape to their scales, as `_scaled` describes them."""
+    import torch
+
+    small = small.reshape(-1, 1) if small.dim() < 2 else small
+    tall, wide = (_share(small.shape[axis], shape[axis], block[axis] if block else None) for axis in (-2, -1))
+    which = torch.arange(shape[-2], device=small.device) // max(1, tall) if rows is None else rows
+    return lambda here: small[..., which[here], :].float().repeat_interleave(wide, -1)[..., : shape[-1]]
+
+
+def _share(n: int, size: int, each: int | None) -> int:
+    """How many of `size` rows or columns share one of n scales: all of them, one, or `each`."""
+    if n in (1, size):
+        return size // max(1, n)
+    if each is None or -(-size // each) != n:
+        raise ValueError(f"{n} scales do not fit {size} numbers in blocks of {each}")
+    return each
+
+
+def _unpacked(packed: "Tensor", bits: int, axis: int, order: tuple[int, ...] | None = None) -> "Tensor":
+    """Unsigned numbers of a few bits each along an axis; `order` is their places within an int32, lowest bits first."""
+    import torch
+
+    places = torch.tensor(order or range(32 // bits), dtype=torch.int32, device=packed.device)
+    wide = packed.unsqueeze(axis + 1) >> bits * (places[:, None] if axis == 0 else places)
+    wide &= (1 << bits) - 1
+    return wide.flatten(axis, axis + 1)
 
 
 def _fp8(config: Mapping[str, Any]) -> FewBits:
-    block = _checked_block(config.get("weight_block_size"), "weight_block_size")
+    size = config.get("weight_block_size")
+    block = None if size is None else _checked_block(size, "weight_block_size")
     return FewBits(
         ".weight",
+        "F8_E4M3",
         (".weight_scale_inv", ".weight_scale"),
         ((".weight_scale_inv", ".weight_scale"),),
         ".weight",
@@ -159,7 +207,7 @@ def _mxfp4(config: Mapping[str, Any]) -> FewBits:
         *experts, rows, groups, half = shapes["_blocks"]
         return (*experts, groups * half * 2, rows)
 
-    return FewBits("_blocks", ("_scales",), (("_scales",),), "", shape, widen)
+    return FewBits("_blocks", "U8", ("_scales",), (("_scales",),), "", shape, widen)
 
 
 def _compressed(config: Mapping[str, Any]) -> FewBits:
@@ -170,80 +218,93 @@ def _compressed(config: Mapping[str, Any]) -> FewBits:
     if not isinstance(weights, Mapping):
         raise Unimplemented("quantization_config: compressed-tensors with several kinds of weights is not implemented")
     name = "compressed-tensors"
-    _only(config, name, format=("pack-quantized", "int-quantized", "float-quantized", "naive-quantized"))
-    _only(weights, name, num_bits=(8, 4), type=("int", "float"), strategy=("channel", "group", "tensor", "block"))
+    _only({"format": None} | dict(config), name, format=tuple(_FORMATS))
+    form = config["format"]
+    weights = {"type": "int"} | dict(weights)
+    _only(weights, f"{name} ({form})", type=_FORMATS[form])
+    kind = weights["type"]
+    _only(weights, f"{name} ({kind})", num_bits=(8, 4) if kind == "int" else (8,))
+    _only(weights, name, strategy=("channel", "group", "tensor", "block"), symmetric=(True, False))
     _only(weights, name, actorder=(None, "weight", "static"))
     _only(config, name, sparsity_config=(None, {}), transform_config=(None, {}))
-    group = weights.get("group_size") if weights.get("strategy") == "group" else None
-    block = (1, group) if _is_size(group) else _checked_block(weights.get("block_structure"), "block_structure")
-    if config.get("format") != "pack-quantized":
-        zero = ".weight_zero_point"
+    block, zero = None, ".weight_zero_point"
+    if weights.get("strategy") == "block":
+        block = _checked_block(weights.get("block_structure"), "block_structure")
+    elif weights.get("strategy") == "group" and (group := _group_size(weights, name)):
+        block = (1, group)
+    needed = ((".weight_scale",),) if weights.get("symmetric", True) else ((".weight_scale",), (zero,))
+    if form != "pack-quantized":
         return FewBits(
             ".weight",
+            "I8" if kind == "int" else "F8_E4M3",
             (".weight_scale", zero),
-            ((".weight_scale",),),
+            needed,
             ".weight",
             lambda shapes: shapes[".weight"],
             lambda parts: _scaled(parts[".weight"], parts[".weight_scale"], parts.get(zero), block),
         )
     bits = weights.get("num_bits", 8)
+    half = 1 << bits - 1
 
     def widen(parts: Parts) -> "Tensor":
+        import torch
+
         rows, columns = parts[".weight_shape"].tolist()
-        numbers = _unpacked(parts[".weight_packed"], bits, 1)[:rows, :columns] - (1 << bits - 1)
-        zero = parts.get(".weight_zero_point")
-        if zero is not None and zero.shape[0] != rows:  # packed as the weights are, along the rows
-            zero = _unpacked(zero, bits, 0)[:rows] - (1 << bits - 1)
-        return _scaled(numbers, parts[".weight_scale"], zero, block)
+        numbers, zeros = _unpacked(parts[".weight_packed"], bits, 1)[:rows, :columns], parts.get(zero)
+        numbers -= half
+        if zeros is not None and zeros.dtype == torch.int32:  # packed as the weights are, along the rows
+            zeros = _unpacked(zeros, bits, 0)[:rows] - half
+        return _scaled(numbers, parts[".weight_scale"], zeros, block)
 
     def shape(shapes: Shapes) -> tuple[int, ...]:
         rows, packed = shapes[".weight_packed"]
         return rows, packed * 32 // bits
 
-    others = (".weight_scale", ".weight_shape", ".weight_zero_point")
-    return FewBits(".weight_packed", others, ((".weight_scale",), (".weight_shape",)), ".weight", shape, widen)
+    others, needed = (".weight_scale", ".weight_shape", zero), (*needed, (".weight_shape",))
+    return FewBits(".weight_packed", "I32", others, needed, ".weight", shape, widen)
+
+
+_FORMATS = {
+    "pack-quantized": ("int",),
+    "int-quantized": ("int",),
+    "float-quantized": ("float",),
+    "naive-quantized": ("int", "float"),
+}
 
 
 def _gptq(config: Mapping[str, Any]) -> FewBits:
-    if "bits" not in config:
-        raise Unimplemented("quantization_config: gptq without bits is not implemented")
-    _only(config, "gptq", bits=(4, 8, 2), checkpoint_format=("gptq", "gptq_v2"))
-    bits, group = config["bits"], config.get("group_size")
+    _only({"bits": None} | dict(config), "gptq", bits=(4, 8, 2), checkpoint_format=("gptq", "gptq_v2"))
+    bits, group = config["bits"], _group_size(config, "gptq")
     less = int(config.get("checkpoint_format", "gptq") == "gptq")  # files of the first version hold zeros less one
 
     def widen(parts: Parts) -> "Tensor":
         numbers = _unpacked(parts[".qweight"], bits, 0)  # [I, O]
         zeros = (_unpacked(parts[".qzeros"], bits, 1) + less) & ((1 << bits) - 1)
-        scales = parts[".scales"].float()
-        if ".g_idx" in parts:
-            which = parts[".g_idx"].long()
-            return ((numbers - zeros[which]) * scales[which]).T
-        return _scaled(numbers, scales, zeros, (group, 1) if _is_size(group) else None).T
+        which = parts[".g_idx"].long() if ".g_idx" in parts else None
+        return _scaled(numbers, parts[".scales"], zeros, (group, 1) if group else None, which).T
 
     def shape(shapes: Shapes) -> tuple[int, ...]:
         packed, columns = shapes[".qweight"]
         return columns, packed * 32 // bits
 
-    return FewBits(".qweight", (".qzeros", ".scales", ".g_idx"), ((".scales",), (".qzeros",)), ".weight", shape, widen)
+    others, needed = (".qzeros", ".scales", ".g_idx"), ((".scales",), (".qzeros",))
+    return FewBits(".qweight", "I32", others, needed, ".weight", shape, widen)
 
 
 def _awq(config: Mapping[str, Any]) -> FewBits:
     _only(config, "awq", bits=(4,), version=("gemm",), zero_point=(True,))
-    group = config.get("group_size")
-
-    def columns(packed: "Tensor") -> "Tensor":
-        numbers = _unpacked(packed, 4, 1)
-        return numbers.unflatten(1, (-1, 8))[:, :, list(AWQ_ORDER)].flatten(1)
+    group = _group_size(config, "awq")
 
     def widen(parts: Parts) -> "Tensor":
-        block = (group, 1) if _is_size(group) else None
-        return _scaled(columns(parts[".qweight"]), parts[".scales"], columns(parts[".qzeros"]), block).T
+        numbers, zeros = (_unpacked(parts[end], 4, 1, AWQ_ORDER) for end in (".qweight", ".qzeros"))  # [I, O]
+        return _scaled(numbers, parts[".scales"], zeros, (group, 1) if group else None).T
 
     def shape(shapes: Shapes) -> tuple[int, ...]:
         rows, packed = shapes[".qweight"]
         return packed * 8, rows
 
-    return FewBits(".qweight", (".qzeros", ".scales"), ((".scales",), (".qzeros",)), ".weight", shape, widen)
+    others, needed = (".qzeros", ".scales"), ((".scales",), (".qzeros",))
+    return FewBits(".qweight", "I32", others, needed, ".weight", shape, widen)
 
 
 _METHODS: dict[str, Callable[[Mapping[str, Any]], FewBits]] = {
@@ -269,6 +330,11 @@ def in_full(stored: Mapping[str, "TensorInFile"], layout: FewBits) -> dict[str, 
         stem = key.removesuffix(layout.main)
         parts = {end: stored[stem + end] for end in (layout.main, *layout.others) if stem + end in stored}
         absent = [" or ".join(ends) for ends in layout.needed if not parts.keys() & set(ends)]
+        if not absent and tensor.dtype != layout.dtype:
+            raise DataError(
+                f"{str(tensor.file)!a} holds {key!a:.200} as {tensor.dtype}, where quantization_config says "
+                f"{layout.dtype}; correct that field of config.json, or download the weights again"
+            )
         if not absent:
             shape = _shape_of(layout, key, parts)
             if stem + layout.ours in stored and layout.main != layout.ours:
@@ -277,7 +343,7 @@ def in_full(stored: Mapping[str, "TensorInFile"], layout: FewBits) -> dict[str, 
                 )
             packed = tensor._replace(key=stem + layout.ours, dtype="F32", shape=shape)
             found[stem + layout.ours] = packed._replace(parts=parts, widen=layout.widen)
-        elif layout.main == layout.ours and tensor.dtype in ("F32", "F16", "BF16"):
+        elif layout.main == layout.ours and tensor.dtype in FULL:
             found[key] = tensor  # config.json leaves some out, such as norms
         else:
             raise DataError(

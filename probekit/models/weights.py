@@ -1,4 +1,4 @@
-"""Load and save weights as `transformers` does; every missing, unexpected or misshapen weight is listed by name.
+"""Load and save weights as `transformers` does; missing, unexpected and misshapen weights are named.
 
 Files: `model.safetensors`, or `model.safetensors.index.json` and the shards that it lists. Pickles are never read.
 The format: https://github.com/huggingface/safetensors#format
@@ -24,10 +24,10 @@ from probekit.models.families import family_of
 from probekit.models.family import Family, HfTensor
 from probekit.models.files import read_json
 from probekit.models.tokenizer_files import tokenizer_files
+from probekit.text import by_numbers, listed, printable
 
 ONE_FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 READABLE = ("F32", "F16", "BF16")
-MAX_LISTED = 1000  # names of one kind in an error
 SHARD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
@@ -128,15 +128,15 @@ def stored_tensors(folder: Path) -> dict[str, TensorInFile]:
         header = stored_in(folder / shard)
         if twice := stored.keys() & header.keys():
             raise DataError(
-                f"{str(folder / shard)!a} holds {_listed(twice)}, which another shard holds too; download the model "
-                "again"
+                f"{str(folder / shard)!a} holds {listed_weights(twice)}, which another shard holds too; download the "
+                "model again"
             )
         stored |= header
     weight_map = _weight_map(folder / name)
     if misplaced := [key for key, shard in weight_map.items() if key not in stored or stored[key].file.name != shard]:
         raise DataError(
-            f"{str(folder / name)!a} names tensors that are not in the named file ({_listed(misplaced)}); download "
-            "the model again"
+            f"{str(folder / name)!a} names tensors that are not in the named file ({listed_weights(misplaced)}); "
+            "download the model again"
         )
     return stored
 
@@ -202,13 +202,15 @@ def load_weights(
     for ours, there in names.items():
         within.setdefault((there.name, there.entry), []).append(ours)
     state: dict[str, Tensor] = {}
+    # all of them before any is read: what reading needs then lies above them in the heap, which shrinks from its end
+    for ours, weight in model.state_dict().items():
+        home = device if isinstance(device, torch.device) else device(ours)
+        kind = torch.float32 if ours.endswith(model.in_float32) else dtype
+        state[ours] = torch.empty(weight.shape, device=home, dtype=kind)
     for (name, entry), several in within.items():
-        whole = _read(stored[name], entry)
+        whole = read_tensor(stored[name], entry)
         for ours in several:
-            part = _own_rows(whole, names[ours])
-            home = device if isinstance(device, torch.device) else device(ours)
-            kind = torch.float32 if ours.endswith(model.in_float32) else dtype
-            state[ours] = torch.empty(part.shape, device=home, dtype=kind).copy_(part)  # the file may change later
+            state[ours].copy_(_own_rows(whole, names[ours]))  # the file may change later
     model.load_state_dict(state, assign=True)
 
 
@@ -220,7 +222,7 @@ def check_weights(
     Arguments are as in `load_weights`; only headers were read.
 
     Raises:
-        DataError: weights are missing, unexpected, misshapen or of an unreadable type; all are listed.
+        DataError: weights are missing, unexpected, misshapen or of an unreadable type.
     """
     ties = family.hf_ties(model.cfg)
     whole = _with_originals(stored, ties)
@@ -246,8 +248,19 @@ def _check(model: nn.Module, folder: Path, names: Mapping[str, HfTensor], stored
     found = {"missing": missing, "unexpected": unexpected, "misshapen": misshapen}
     found[f"not one of {', '.join(READABLE)}"] = unreadable
     if any(found.values()):
-        report = "; ".join(f"{what}: {_listed(which)}" for what, which in found.items() if which)
-        raise DataError(f"the weights in {str(folder)!a} are not those of its config.json; {report}")
+        raise unfitting(folder, "its config.json", found)
+
+
+def unfitting(folder: Path, model: str, found: Mapping[str, list[str]]) -> DataError:
+    """The error for a folder whose weights are not those of a model.
+
+    Args:
+        folder: of the weights.
+        model: which, in words.
+        found: what is wrong ("missing") -> the weights with that.
+    """
+    report = "; ".join(f"{what}: {listed_weights(which)}" for what, which in found.items() if which)
+    return DataError(f"the weights in {str(folder)!a} are not those of {model}; {report}")
 
 
 def our_part(tensor: Tensor, where: HfTensor) -> Tensor:
@@ -286,10 +299,9 @@ def _joined(parts: list[tuple[Tensor, HfTensor]]) -> Tensor:
     return whole.T if first.transposed else whole
 
 
-def _listed(names: Iterable[str]) -> str:
-    names = sorted(names)
-    more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
-    return ascii(", ".join(names[:MAX_LISTED]))[1:-1] + more
+def listed_weights(names: Iterable[str]) -> str:
+    """Names of weights for a message: layer 2 before layer 10, the first of many."""
+    return listed([printable(name) for name in sorted(names, key=by_numbers)])
 
 
 def _with_originals(stored: Mapping[str, TensorInFile], ties: Mapping[str, str | None]) -> dict[str, TensorInFile]:
@@ -299,18 +311,18 @@ def _with_originals(stored: Mapping[str, TensorInFile], ties: Mapping[str, str |
 
 
 def _check_tied(copy: TensorInFile, original: TensorInFile) -> None:
-    if copy.shape != original.shape or not torch.equal(_read(copy), _read(original)):
+    if copy.shape != original.shape or not torch.equal(read_tensor(copy), read_tensor(original)):
         raise DataError(
             f"{str(copy.file)!a}: {copy.key} is not equal to {original.key}, but config.json ties them; "
             f"set tie_word_embeddings to false there if it is a separate weight"
         )
 
 
-def _read(tensor: TensorInFile, entry: int | None = None) -> Tensor:
+def read_tensor(tensor: TensorInFile, entry: int | None = None) -> Tensor:
     """The tensor, or one entry of it, as a view of the file; one in few bits is widened."""
     if tensor.parts is not None and tensor.widen is not None:
         try:
-            return tensor.widen({end: _read(part, entry) for end, part in tensor.parts.items()})
+            return tensor.widen({end: read_tensor(part, entry) for end, part in tensor.parts.items()})
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
             raise _damaged(tensor.file, f"{tensor.key}: {error}") from None
     try:

@@ -41,26 +41,33 @@ def test_the_types_are_those_of_transformers_tables():
 
 
 @pytest.mark.parametrize(
-    ("config", "options", "says"),
+    ("config", "options", "code", "says"),
     [
-        ({"model_type": "gptj"}, ["--via", "probekit"], "model_type 'gptj' has no file here; leave out --via probekit"),
+        (
+            {"model_type": "gptj"},
+            ["--via", "probekit"],
+            2,
+            "config.json': model_type 'gptj' has no file here; leave out --via probekit",
+        ),
         (
             {"model_type": "bloom", "n_layer": 10**8},
             ["--via", "transformers"],
+            3,
             "config.json': n_layer must be a whole number in 1..1000; got 100000000",
         ),
     ],
 )
-def test_what_cannot_be_loaded_is_refused_without_torch(tmp_path, config, options, says):
+def test_what_cannot_be_loaded_is_refused_without_torch(tmp_path, config, options, code, says):
     (tmp_path / "config.json").write_text(json.dumps(config))
-    code = (
+    program = (
         "import sys\n"
         "from probekit.cli.main import run\n"
         "commands = ['points', '--model'], ['params'], ['selftest', '--model']\n"
-        "assert [run([*command, *sys.argv[1:]]) for command in commands] == [3, 3, 3]\n"
+        f"assert [run([*command, *sys.argv[1:]]) for command in commands] == [{code}] * 3\n"
         "assert not {'torch', 'transformers'} & set(sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code, tmp_path, *options], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", program, tmp_path, *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stderr.count(says) == 3
 
 

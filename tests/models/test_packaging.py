@@ -124,6 +124,24 @@ def test_missing_tensors_of_the_text_model_are_named(tmp_path: Path) -> None:
         load_model(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("inner", "says"),
+    [
+        ({}, r"text_config\.model_type = None \(read as 'mistral3_text'\) is not supported, "),
+        ({"model_type": "nonesuch"}, r"text_config\.model_type = 'nonesuch' is not supported, "),
+        ({"model_type": "t5"}, r"text_config\.model_type = 't5' is an encoder-decoder, "),
+    ],
+)
+def test_a_text_model_that_nobody_knows_is_refused_by_the_field_that_names_it(
+    inner: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    hf = {"model_type": "mistral3", "text_config": TEXT | {"model_type": None} | inner, "vision_config": {}}
+    (tmp_path / "config.json").write_text(json.dumps(hf))
+    for via in (None, "probekit", "transformers"):
+        with pytest.raises(DataError, match=f"config.json': {says}.*; correct that field, or take a decoder"):
+            load_model(tmp_path, via=via)
+
+
 def test_names_of_tensors_in_every_packaging() -> None:
     for stem, head in {
         "language_model.model.": "language_model.lm_head.",

@@ -11,8 +11,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
+import probekit as pk
 from probekit.errors import DataError
-from probekit.models import load_model
+from probekit.models import load_model, quantized
 from probekit.models.config_fields import Unimplemented
 from probekit.models.families.gptoss import GptOss, GptOssConfig
 from probekit.models.families.llama import Llama, LlamaConfig
@@ -28,7 +29,7 @@ def ints(shape: tuple[int, ...], low: int, high: int, seed: int = 0) -> Tensor:
 
 
 def scales(shape: tuple[int, ...], seed: int = 1) -> Tensor:
-    return torch.rand(shape, generator=torch.Generator().manual_seed(seed)) + 0.01
+    return (torch.rand(shape, generator=torch.Generator().manual_seed(seed)) + 0.01) / 256
 
 
 def packed(numbers: Tensor, bits: int, axis: int, order: tuple[int, ...] | None = None) -> Tensor:
@@ -44,7 +45,8 @@ def packed(numbers: Tensor, bits: int, axis: int, order: tuple[int, ...] | None 
 
 def by_blocks(scale: Tensor, rows: int, columns: int, block: tuple[int, int]) -> Tensor:
     """Each scale over its block, entry by entry."""
-    return torch.tensor([[scale[i // block[0], j // block[1]] for j in range(columns)] for i in range(rows)])
+    entries = scale.float().tolist()
+    return torch.tensor([[entries[i // block[0]][j // block[1]] for j in range(columns)] for i in range(rows)])
 
 
 def fp8(rows: int, columns: int) -> tuple[dict[str, Any], Files, Tensor]:
@@ -60,35 +62,45 @@ def fp8(rows: int, columns: int) -> tuple[dict[str, Any], Files, Tensor]:
 
 def fp8_one_scale(rows: int, columns: int) -> tuple[dict[str, Any], Files, Tensor]:
     config, files, _ = fp8(rows, columns)
-    one = torch.tensor(0.25, dtype=torch.bfloat16)
+    one = torch.tensor(2**-10, dtype=torch.bfloat16)
     files = {".weight": files[".weight"], ".weight_scale_inv": one}
-    return {**config, "weight_block_size": None}, files, files[".weight"].float() * 0.25
+    return {**config, "weight_block_size": None}, files, files[".weight"].float() * 2**-10
 
 
-def compressed(form: str, bits: int, kind: str, zero: bool) -> Callable[[int, int], Any]:
+BLOCKS = {"channel": (1, 1 << 20), "group": (1, GROUP), "tensor": (1 << 20, 1 << 20), "block": (12, 24)}
+OPTIONS: dict[str, dict[str, Any]] = {"group": {"group_size": GROUP}, "block": {"block_structure": [12, 24]}}
+
+
+def compressed(form: str, bits: int, kind: str, strategy: str, zero: bool) -> Callable[[int, int], Any]:
+    """(number - zero) * scale, where block (r, c) of the strategy says which zero and which scale."""
+
     def make(rows: int, columns: int) -> tuple[dict[str, Any], Files, Tensor]:
-        group = GROUP if form == "pack-quantized" else columns
-        half, scale = 1 << bits - 1, scales((rows, columns // group))
-        numbers = ints((rows, columns), -half, half)
-        zeros = ints((rows, columns // group), -half, half, 3) if zero else torch.zeros(rows, columns // group).long()
-        strategy = {"strategy": "group", "group_size": group} if group == GROUP else {"strategy": "channel"}
-        weights = {"num_bits": bits, "type": kind, "symmetric": not zero, **strategy}
-        config = {
-            "quant_method": "compressed-tensors",
-            "format": form,
-            "config_groups": {"group_0": {"weights": weights}},
-        }
-        files = {".weight_scale": scale.bfloat16()}
+        half, block = 1 << bits - 1, BLOCKS[strategy]
+        many = (-(-rows // block[0]), -(-columns // block[1]))
+        numbers, zeros = ints((rows, columns), -half, half), ints(many, -half, half, 3)
+        scale = scales((1,) if strategy == "tensor" else many).bfloat16()
+        weights = {"num_bits": bits, "type": kind, "symmetric": not zero, "strategy": strategy}
+        group = {"weights": weights | OPTIONS.get(strategy, {})}
+        config = {"quant_method": "compressed-tensors", "format": form, "config_groups": {"group_0": group}}
+        files, dtype = {".weight_scale": scale}, torch.int8 if kind == "int" else torch.float8_e4m3fn
         if form == "pack-quantized":
             files |= {".weight_packed": packed(numbers + half, bits, 1), ".weight_shape": torch.tensor([rows, columns])}
-            files |= {".weight_zero_point": packed(zeros + half, bits, 0)} if zero else {}
         else:
-            files[".weight"] = numbers.to(torch.int8 if kind == "int" else torch.float8_e4m3fn)
-            numbers = files[".weight"].float()
-        wide = (numbers - zeros.repeat_interleave(group, 1)) * scale.bfloat16().float().repeat_interleave(group, 1)
-        return config, files, wide
+            files[".weight"] = numbers.to(dtype)
+        if zero:
+            in_words = form == "pack-quantized" and strategy in ("channel", "group")
+            files[".weight_zero_point"] = packed(zeros + half, bits, 0) if in_words else zeros.to(dtype)
+        shown = numbers.to(dtype).float() - (by_blocks(zeros.to(dtype), rows, columns, block) if zero else 0)
+        return config, files, shown * by_blocks(scale.reshape(many), rows, columns, block)
 
     return make
+
+
+FORMATS = [
+    ("pack-quantized", 4, "int"), ("pack-quantized", 8, "int"), ("int-quantized", 4, "int"),
+    ("int-quantized", 8, "int"), ("float-quantized", 8, "float"), ("naive-quantized", 4, "int"),
+    ("naive-quantized", 8, "int"), ("naive-quantized", 8, "float"),
+]  # fmt: skip
 
 
 def gptq(bits: int, version: str, shuffled: bool) -> Callable[[int, int], Any]:
@@ -119,29 +131,32 @@ def awq(rows: int, columns: int) -> tuple[dict[str, Any], Files, Tensor]:
 LAYOUTS: dict[str, Callable[[int, int], tuple[dict[str, Any], Files, Tensor]]] = {
     "fp8": fp8,
     "fp8, one scale": fp8_one_scale,
-    "int4": compressed("pack-quantized", 4, "int", zero=False),
-    "int4 with zeros": compressed("pack-quantized", 4, "int", zero=True),
-    "int8 packed": compressed("pack-quantized", 8, "int", zero=False),
-    "int8": compressed("int-quantized", 8, "int", zero=False),
-    "float8": compressed("float-quantized", 8, "float", zero=False),
     "gptq": gptq(4, "gptq", shuffled=False),
     "gptq by activation": gptq(4, "gptq", shuffled=True),
     "gptq of 8 bits": gptq(8, "gptq_v2", shuffled=False),
     "gptq of 2 bits": gptq(2, "gptq_v2", shuffled=True),
     "awq": awq,
 }
+LAYOUTS |= {
+    f"{form}, {bits} bits, {kind}, {strategy}{', zeros' if zero else ''}": compressed(form, bits, kind, strategy, zero)
+    for form, bits, kind in FORMATS
+    for strategy in BLOCKS
+    for zero in (False, True)
+}
+TOKENS = torch.tensor([[3, 7, 1, 9, 20, 33]])
 CONFIG = LlamaConfig(d_model=32, n_heads=4, n_kv_heads=2, d_head=8, d_mlp=64, n_layers=2, n_ctx=32, d_vocab=50)
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_a_model_in_few_bits_computes_with_the_numbers_that_they_stand_for(name: str, tmp_path: Path) -> None:
-    """The same model with its weights in full, made of the same integers one at a time, has the same logits."""
+IN_LAYERS = {"q": "self_attn.q_proj", "k": "self_attn.k_proj", "out": "self_attn.o_proj", "down": "mlp.down_proj"}
+
+
+def written(name: str, folder: Path) -> Llama:
+    """A folder with weights in a layout, and the model with the same weights in full, by the written-out formula."""
     full = Llama(CONFIG).init_weights()
-    save_hf(full, tmp_path)
-    stored, state, config = load_file(tmp_path / "model.safetensors"), full.state_dict(), {}
-    names = {"q": "self_attn.q_proj", "k": "self_attn.k_proj", "out": "self_attn.o_proj", "down": "mlp.down_proj"}
+    save_hf(full, folder)
+    stored, state, config = load_file(folder / "model.safetensors"), full.state_dict(), {}
     for layer in range(2):
-        for ours, theirs in names.items():
+        for ours, theirs in IN_LAYERS.items():
             room = "mlp" if ours == "down" else "attn"
             weight = state[f"blocks.{layer}.{room}.{ours}.weight"]
             config, files, wide = LAYOUTS[name](*weight.shape)
@@ -149,15 +164,50 @@ def test_a_model_in_few_bits_computes_with_the_numbers_that_they_stand_for(name:
             stem = f"model.layers.{layer}.{theirs}"
             del stored[f"{stem}.weight"]
             stored |= {stem + end: x.contiguous() for end, x in files.items()}
-    save_file(stored, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    hf = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(hf | {"quantization_config": config}))
-    tokens = torch.tensor([[3, 7, 1, 9, 20, 33]])
-    model: Any = load_model(tmp_path, device="cpu")
-    for ours, weight in model.state_dict().items():
-        torch.testing.assert_close(weight, state[ours], rtol=1e-6, atol=0)
+    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+    hf = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(hf | {"quantization_config": config}))
+    return full.eval()
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_model_in_few_bits_has_the_weights_that_they_stand_for_rounded_once(name: str, tmp_path: Path) -> None:
+    """Bit for bit the float32 formula, written out one entry at a time, and in bfloat16 that rounded."""
+    full = written(name, tmp_path)
+    for dtype in ("float32", "bfloat16"):
+        model: Any = load_model(tmp_path, device="cpu", dtype=dtype)
+        for ours, weight in full.state_dict().items():
+            assert torch.equal(model.state_dict()[ours], weight.to(model.dtype)), ours
+
+
+def test_rows_are_scaled_in_several_goes_as_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for at_once in (1, 100, 1 << 18):
+        monkeypatch.setattr(quantized, "AT_ONCE", at_once)
+        for name in ("fp8", "gptq by activation", "awq", "pack-quantized, 4 bits, int, block, zeros"):
+            config, files, wide = LAYOUTS[name](48, 40)
+            layout = few_bits_of({"quantization_config": config})
+            assert layout is not None
+            assert torch.equal(layout.widen(files), wide)
+
+
+@pytest.mark.parametrize(
+    "name", ["fp8", "fp8, one scale", "gptq by activation", "awq", "pack-quantized, 4 bits, int, group"]
+)
+def test_the_class_of_transformers_gets_the_same_weights(name: str, tmp_path: Path) -> None:
+    """Transformers would want other packages or a GPU; the selftest compares with its class once more."""
+    full = written(name, tmp_path)
+    model: Any = load_model(tmp_path, device="cpu", via="transformers")
+    state, inside = full.state_dict(), model.hf.state_dict()
+    for layer in range(2):
+        for ours, theirs in IN_LAYERS.items():
+            weight = state[f"blocks.{layer}.{'mlp' if ours == 'down' else 'attn'}.{ours}.weight"]
+            assert torch.equal(inside[f"model.layers.{layer}.{theirs}.weight"], weight)
+    assert model.batching == "packed"
+    assert model.cfg.quantize is None
     with torch.no_grad():
-        assert torch.equal(model(tokens), full.eval()(tokens))
+        torch.testing.assert_close(model(TOKENS), full(TOKENS), rtol=0, atol=1e-5)
+    assert pk.selftest(model).passed
+    assert load_model(tmp_path, device="cpu", via="transformers", random_init=True).batching == "packed"
 
 
 def stored_in(folder: Path, files: Files) -> dict[str, TensorInFile]:
@@ -208,8 +258,13 @@ def test_gpt_oss_loads_from_its_published_layout(tmp_path: Path) -> None:
         folder.mkdir()
         save_file(files, folder / "model.safetensors", metadata={"format": "pt"})
         (folder / "config.json").write_text(json.dumps(hf | more))
-    few, wide = load_model(tmp_path / "few", device="cpu"), load_model(tmp_path / "full", device="cpu")
-    assert few.fingerprint() == wide.fingerprint() != full.fingerprint()
+    for via in ("probekit", "transformers"):
+        few, wide = (load_model(tmp_path / name, device="cpu", via=via) for name in ("few", "full"))
+        assert few.fingerprint() == wide.fingerprint() != full.fingerprint()
+
+
+def of_compressed(form: str | None, **weights: Any) -> dict[str, Any]:
+    return {"quant_method": "compressed-tensors", "format": form, "config_groups": {"group_0": {"weights": weights}}}
 
 
 @pytest.mark.parametrize(
@@ -218,7 +273,7 @@ def test_gpt_oss_loads_from_its_published_layout(tmp_path: Path) -> None:
         ({"quant_method": "bitsandbytes"}, "weights quantized by 'bitsandbytes' are not implemented"),
         ({"quant_method": ["x"]}, r"quantized by \['x'\] are not implemented"),
         ([1], "quantized by None are not implemented"),
-        ({"quant_method": "gptq"}, "gptq without bits"),
+        ({"quant_method": "gptq"}, "bits = None of gptq is not implemented; only 4, 8, 2 is"),
         ({"quant_method": "gptq", "bits": 4.0}, "bits = 4.0 of gptq"),
         ({"quant_method": "fp8", "weight_block_size": [128]}, "weight_block_size must be two whole numbers above 0"),
         ({"quant_method": "fp8", "weight_block_size": [0, 0]}, "weight_block_size must be two whole numbers above 0"),
@@ -227,14 +282,26 @@ def test_gpt_oss_loads_from_its_published_layout(tmp_path: Path) -> None:
         ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "version = 'gemv' of awq"),
         ({"quant_method": "compressed-tensors", "config_groups": {}}, "several kinds of weights"),
         ({"quant_method": "compressed-tensors", "config_groups": [1]}, "several kinds of weights"),
+        ({"quant_method": "gptq", "bits": 4}, "group_size of gptq must be -1 or a whole number above 0; got None"),
         (
-            {
-                "quant_method": "compressed-tensors",
-                "format": "nvfp4-pack-quantized",
-                "config_groups": {"group_0": {"weights": {"num_bits": 4}}},
-            },
-            "format = 'nvfp4-pack-quantized' of compressed-tensors",
+            {"quant_method": "awq", "bits": 4, "group_size": True},
+            "group_size of awq must be -1 or a whole number above 0",
         ),
+        (of_compressed(None), "format = None of compressed-tensors"),
+        (of_compressed("nvfp4-pack-quantized", num_bits=4), "format = 'nvfp4-pack-quantized' of compressed-tensors"),
+        (of_compressed("pack-quantized", type="float"), r"type = 'float' of compressed-tensors \(pack-quantized\)"),
+        (of_compressed("float-quantized", type="int"), r"type = 'int' of compressed-tensors \(float-quantized\)"),
+        (of_compressed("float-quantized"), r"type = 'int' of compressed-tensors \(float-quantized\)"),
+        (of_compressed("naive-quantized", type="float", num_bits=4), r"num_bits = 4 of compressed-tensors \(float\)"),
+        (of_compressed("pack-quantized", num_bits=3), r"num_bits = 3 of compressed-tensors \(int\)"),
+        (of_compressed("int-quantized", strategy="token"), "strategy = 'token' of compressed-tensors"),
+        (of_compressed("int-quantized", symmetric=1), "symmetric = 1 of compressed-tensors"),
+        (
+            of_compressed("int-quantized", strategy="block"),
+            "block_structure must be two whole numbers above 0; got None",
+        ),
+        (of_compressed("pack-quantized", strategy="group"), "group_size of compressed-tensors must be"),
+        (of_compressed("pack-quantized", actorder="group"), "actorder = 'group' of compressed-tensors"),
     ],
 )
 def test_layouts_that_are_not_known_are_refused_by_name(config: Any, says: str) -> None:
@@ -251,6 +318,33 @@ def test_a_tensor_without_its_scales_is_named(tmp_path: Path) -> None:
         in_full(stored, layout)
     del stored["a.weight"]
     assert in_full(stored, layout) == stored
+
+
+@pytest.mark.parametrize(
+    ("name", "main", "says"),
+    [
+        ("fp8", ".weight", "as BF16, where quantization_config says F8_E4M3"),
+        ("int-quantized, 8 bits, int, channel", ".weight", "as BF16, where quantization_config says I8"),
+        ("gptq", ".qweight", "as BF16, where quantization_config says I32"),
+    ],
+)
+def test_weights_in_full_with_scales_are_not_scaled(name: str, main: str, says: str, tmp_path: Path) -> None:
+    """A file can hold both, where the tool rounded the weights and did not pack them."""
+    config, files, wide = LAYOUTS[name](16, 32)
+    stored = stored_in(tmp_path, {f"a{end}": x.contiguous() for end, x in (files | {main: wide.bfloat16()}).items()})
+    layout = few_bits_of({"quantization_config": config})
+    assert layout is not None
+    with pytest.raises(DataError, match=says):
+        in_full(stored, layout)
+
+
+def test_zeros_that_config_json_promises_are_there(tmp_path: Path) -> None:
+    config, files, _ = LAYOUTS["int-quantized, 8 bits, int, group, zeros"](16, 32)
+    stored = stored_in(tmp_path, {f"a{end}": x for end, x in files.items() if "zero" not in end})
+    layout = few_bits_of({"quantization_config": config})
+    assert layout is not None
+    with pytest.raises(DataError, match=r"holds 'a.weight', I8, without .weight_zero_point"):
+        in_full(stored, layout)
 
 
 def test_scales_that_do_not_fit_name_the_tensor(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ _LONGEST = 1 << 24  # of a context, which rotary models state without using it: 
 _FLOAT = "__float__"  # transformers 5 writes Infinity as {"__float__": "Infinity"}
 _EPSILON = re.compile("eps(ilon)?$")
 NO_LIMIT = 1 << 20  # of texts for a model without positions, such as Mamba
+TYPES = ("float32", "float16", "bfloat16", "float64", "float8_e4m3fn", "float8_e5m2")  # that files of weights name
 IGNORED = ("transformers_version", "architectures", "dtype", "torch_dtype", "_name_or_path", "quantization_config")
 
 
@@ -160,7 +161,7 @@ def checked_fields(hf: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises:
         DataError: a size that is not a whole number in its range, an epsilon below 0, a number that is
-            NaN; fields nested too deeply.
+            NaN; a type of numbers that is not known; fields nested too deeply.
     """
     try:
         fields = {name: _decoded(value) for name, value in hf.items()}
@@ -171,6 +172,10 @@ def checked_fields(hf: Mapping[str, Any]) -> dict[str, Any]:
         for name in names:
             for value in _each(fields.get(name)):
                 check_hf_size(size, value, name)
+    for name in ("dtype", "torch_dtype"):
+        value = fields.get(name)
+        if not isinstance(value, Mapping | None) and str(value).removeprefix("torch.") not in TYPES:
+            raise DataError(f"{name} must be one of {listed(TYPES)}; got {value!a:.60}; correct or remove it")
     for name, value in numbers:
         if isinstance(value, float) and math.isnan(value):
             raise DataError(f"{name} must be a number; got nan")

@@ -24,10 +24,12 @@ from probekit.models.adapter.config import AdapterConfig, field_of, read_sizes
 from probekit.models.adapter.layouts import find_blocks
 from probekit.models.adapter.model import AdaptedModel, device_of, quiet
 from probekit.models.adapter.proof import layout_unproved, prove_layout
+from probekit.models.config_fields import Unimplemented
 from probekit.models.model_types import check_packages
-from probekit.models.packaging import RENAMED, text_tensors
+from probekit.models.packaging import RENAMED, text_name, text_tensors
+from probekit.models.quantized import FewBits, few_bits_of, in_full
 from probekit.models.spread import widen
-from probekit.models.weights import READABLE, stored_tensors
+from probekit.models.weights import READABLE, TensorInFile, listed_weights, read_tensor, stored_tensors, unfitting
 from probekit.text import listed, printable
 
 OTHER_INPUTS = ("vision_config", "audio_config", "image_size", "num_mel_bins", "feature_size", "num_channels")
@@ -49,6 +51,7 @@ class HfSource:
         dtype: of the weights.
         options: more arguments of `from_pretrained`.
         made: the model itself, where it was made elsewhere.
+        layout: of weights in few bits that are widened here, before the class gets them.
     """
 
     model_class: Any
@@ -58,6 +61,7 @@ class HfSource:
     dtype: torch.dtype
     options: Mapping[str, Any]
     made: Any = None
+    layout: FewBits | None = None
 
 
 def load_adapted(
@@ -93,12 +97,16 @@ def load_adapted(
     if quantize is not None and hf.get("quantization_config") is not None:
         raise UsageError("the weights are quantized already (quantization_config in config.json); leave out --quantize")
     with quiet():
+        layout = _layout(hf)
+        if layout is not None:
+            hf = {name: value for name, value in hf.items() if name != "quantization_config"}
         config, classes = _classes(hf)
         options: dict[str, Any] = {} if device_map is None else {"device_map": device_map}
         options |= {"key_mapping": RENAMED} if packaged else {}
         if quantize is not None:
             options["quantization_config"] = bits_config(quantize)
-        source = HfSource(classes[0], config, None if seed is not None else folder, seed or 0, dtype, options)
+        home = None if seed is not None else folder
+        source = HfSource(classes[0], config, home, seed or 0, dtype, options, layout=layout)
         if device.type == "meta":
             return _outline(source)
         model = _loaded(source, classes)
@@ -229,7 +237,7 @@ def _wide_product(module: Any, x: torch.Tensor) -> torch.Tensor:
 def made_again(source: HfSource) -> Any:
     """The model of transformers that a source describes, without points, with eager attention; in eval mode.
 
-    It is on one device, and quantized weights are widened, by transformers itself.
+    It is on one device, and weights that transformers keeps in few bits are widened, by transformers itself.
     """
     config = copy.deepcopy(source.config)
     config._attn_implementation = config._experts_implementation = "eager"  # others lack float64
@@ -282,14 +290,12 @@ def _config(kind: str, hf: Mapping[str, Any]) -> Any:
     from transformers.models.auto import configuration_auto
 
     classes: Any = configuration_auto
-    if not isinstance(hf.get("quantization_config"), Mapping | None):
-        raise DataError(f"quantization_config must be an object; got {hf['quantization_config']!a:.60}")
+    _check_quantization(hf)
     try:
         config = getattr(transformers, classes.CONFIG_MAPPING_NAMES[kind]).from_dict(dict(hf))
     except Exception as error:  # whatever its checks raise is the reason
         raise DataError(f"transformers refuses the config.json of {kind!a:.60}: {error_line(error)}") from None
     _refuse_other_inputs(vars(config), kind)
-    _settle_quantization(config)
     read_sizes(config, kind)  # before a class is built that would not fit the memory
     if config.is_encoder_decoder:
         raise DataError(
@@ -299,22 +305,26 @@ def _config(kind: str, hf: Mapping[str, Any]) -> Any:
     return config
 
 
-def _settle_quantization(config: Any) -> None:
-    """Let transformers widen weights in float8 and MXFP4, whose products need a GPU.
+def _layout(hf: Mapping[str, Any]) -> FewBits | None:
+    """The layout of weights in few bits that this project widens: transformers has other packages or a GPU do it."""
+    try:
+        return few_bits_of(hf)
+    except Unimplemented:
+        return None
 
-    Raises:
-        DataError: a method that transformers does not know, whose weights it would read as numbers.
-    """
+
+def _check_quantization(hf: Mapping[str, Any]) -> None:
+    """Raise for a method that transformers does not know, whose weights it would read as numbers."""
     from transformers.quantizers import auto
 
-    given = getattr(config, "quantization_config", None)
-    if given is None:
+    given = hf.get("quantization_config")
+    if not isinstance(given, Mapping | None):
+        raise DataError(f"quantization_config must be an object; got {given!a:.60}")
+    if given is None or given.get("load_in_4bit") or given.get("load_in_8bit"):
         return
-    method, in_bits = given.get("quant_method"), given.get("load_in_4bit") or given.get("load_in_8bit")
-    if not (in_bits or (isinstance(method, str) and method in vars(auto)["AUTO_QUANTIZATION_CONFIG_MAPPING"])):
+    method = given.get("quant_method")
+    if not isinstance(method, str) or method not in vars(auto)["AUTO_QUANTIZATION_CONFIG_MAPPING"]:
         raise DataError(f"quantization_config: transformers does not know weights quantized by {method!a:.40}")
-    if method in ("fp8", "mxfp4"):
-        config.quantization_config = {**given, "dequantize": True}
 
 
 def _refuse_other_inputs(hf: Mapping[str, Any], kind: str) -> None:
@@ -331,25 +341,26 @@ def _loaded(source: HfSource, classes: list[Any]) -> Any:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(source.seed)
             return _made(source)
-    stored = stored_tensors(source.folder)  # damaged files are refused with what is wrong in them
+    stored = stored_tensors(source.folder)
+    if "key_mapping" in source.options:
+        stored = text_tensors(stored)
+    if source.layout is not None:
+        stored = in_full(stored, source.layout)
     odd = [f"{key} ({x.dtype})" for key, x in stored.items() if x.dtype not in READABLE and not key.endswith(BUFFERS)]
     if odd and getattr(source.config, "quantization_config", None) is None:
-        raise DataError(f"{str(source.folder)!a} holds numbers of a type that is not {listed(READABLE)}: {listed(odd)}")
-    missing: dict[str, list[str]] = {}
+        raise DataError(
+            f"{str(source.folder)!a} holds numbers of a type that is not {listed(READABLE)}: {listed_weights(odd)}"
+        )
+    unfit: dict[str, dict[str, list[str]]] = {}
     for model_class in classes:
-        model, missing[model_class.__name__] = _from_folder(replace(source, model_class=model_class))
-        if model is not None:
+        model, found = _from_folder(replace(source, model_class=model_class), stored)
+        if not any(found.values()):
             return model
-    which, names = min(missing.items(), key=lambda item: len(item[1]))
+        unfit[model_class.__name__] = found
+    which, found = min(unfit.items(), key=lambda item: sum(map(len, item[1].values())))
     raise DataError(
-        f"the weights in {str(source.folder)!a} are not those of {which}: missing or misshapen are "
-        f"{listed(sorted(names, key=_by_layer))}; correct the sizes in config.json, or download the weights again"
+        f"{unfitting(source.folder, which, found)}; correct the sizes in config.json, or download the weights again"
     )
-
-
-def _by_layer(name: str) -> list[tuple[int, str]]:
-    """What sorts names of weights by their numbers: layer 2 comes before layer 10."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in name.split(".")]
 
 
 def _made(source: HfSource) -> Any:
@@ -361,12 +372,16 @@ def _made(source: HfSource) -> Any:
         raise DataError(f"{name} of transformers cannot be made from this config.json: {_why(error, source)}") from None
 
 
-def _from_folder(source: HfSource) -> tuple[Any, list[str]]:
-    """The model; None and the names of the weights that it lacks, if there are any."""
+def _from_folder(source: HfSource, stored: Mapping[str, TensorInFile]) -> tuple[Any, dict[str, list[str]]]:
+    """The model, and what is missing or misshapen among the weights for it."""
     assert source.folder is not None
+    given: dict[str, Any] = {"pretrained_model_name_or_path": source.folder}
+    if source.layout is not None:
+        wide = {name: torch.empty(x.shape, dtype=source.dtype).copy_(read_tensor(x)) for name, x in stored.items()}
+        given = {"pretrained_model_name_or_path": None, "state_dict": wide}
     try:
         model, info = source.model_class.from_pretrained(
-            source.folder,
+            **given,
             config=source.config,
             dtype=source.dtype,
             use_safetensors=True,
@@ -378,16 +393,20 @@ def _from_folder(source: HfSource) -> tuple[Any, list[str]]:
         )
     except Exception as error:  # whatever it raises is the reason
         raise DataError(f"transformers cannot load {str(source.folder)!a}: {_why(error, source)}") from None
-    lacking = [*info["missing_keys"], *(str(one[0]) for one in info["mismatched_keys"])]
-    lacking += [str(one) for one in info.get("error_msgs") or ()]
-    if lacking:
-        return None, lacking
+    shapes = {name: list(weight.shape) for name, weight in model.state_dict().items()}
+    misshapen = info["mismatched_keys"]
+    found = {
+        "missing": [f"{name} {shapes.get(name, '')}".rstrip() for name in info["missing_keys"]],
+        "misshapen": [f"{name} (expected {list(own)}, found {list(held)})" for name, held, own in misshapen],
+        "not converted": [str(one) for one in info.get("error_msgs") or ()],
+    }
     unexpected = info["unexpected_keys"]
     if "key_mapping" in source.options:  # those of the towers are meant to be left out
-        inside = text_tensors({name: name for name in stored_tensors(source.folder)})
-        unexpected = [name for name in unexpected if name in inside or name in inside.values()]
+        unexpected = [name for name in unexpected if text_name(name) in stored]
+    if any(found.values()):
+        return model, found | {"unexpected": list(unexpected)}
     _check_unexpected(_with_base(model), unexpected, source.folder)
-    return model, []
+    return model, found
 
 
 def _with_base(hf: Any) -> Any:
@@ -410,7 +429,7 @@ def _check_unexpected(model: Any, names: Any, folder: Path) -> None:
     if inside:
         raise DataError(
             f"{str(folder)!a} holds weights that {type(model).__name__} does not use: "
-            f"{listed(sorted(inside, key=_by_layer))}; its config.json, with {n_layers} layers, describes another model"
+            f"{listed_weights(inside)}; its config.json, with {n_layers} layers, describes another model"
         )
 
 

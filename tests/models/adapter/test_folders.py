@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from typing import Any
 
 import pytest
@@ -57,8 +58,14 @@ def test_a_folder_without_a_head_loads_the_bare_class(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda weights: weights.pop("transformer.h.1.attn.q_proj.weight"), r"missing .*h\.1\.attn\.q_proj\.weight"),
-        (lambda weights: weights.update({"transformer.h.1.attn.q_proj.weight": torch.zeros(3, 3)}), "misshapen"),
+        (
+            lambda weights: weights.pop("transformer.h.1.attn.q_proj.weight"),
+            r"not those of GPTJForCausalLM; missing: transformer\.h\.1\.attn\.q_proj\.weight \[32, 32\]; correct the",
+        ),
+        (
+            lambda weights: weights.update({"transformer.h.1.attn.q_proj.weight": torch.zeros(3, 5)}),
+            r"; misshapen: transformer\.h\.1\.attn\.q_proj\.weight \(expected \[32, 32\], found \[3, 5\]\); correct",
+        ),
         (lambda weights: weights.update({"transformer.h.1.attn.more.weight": torch.zeros(3)}), "does not use"),
     ],
 )
@@ -92,7 +99,7 @@ def test_numbers_that_stand_for_others_are_never_taken_as_they_are(fields, messa
 @pytest.mark.parametrize(
     ("n_layers", "message"),
     [
-        (12, r"missing .* transformer\.h\.3\.[^,]*, .* and \d+ more; correct the sizes in config\.json"),
+        (12, r"missing: transformer\.h\.3\.[^,]*, .* and \d+ more; correct the sizes in config\.json"),
         (2, r"does not use: transformer\.h\.2\..*with 2 layers, describes another model"),
     ],
 )
@@ -109,8 +116,9 @@ def test_pickles_and_damaged_files_are_refused(tmp_path):
     folder = saved("gptj", tmp_path / "model")
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(DataError, match=r"header claims [\d,]+ bytes, the file has 1,000; download it again"):
-        loaded(folder)
+    for via in ("transformers", None):
+        with pytest.raises(DataError, match=r"^'[^']*' is damaged .*the file has 1,000; download it again$"):
+            pk.load_model(folder, via=via, device="cpu")
     weights.rename(folder / "pytorch_model.bin")
     with pytest.raises(DataError, match="a pickle, which is never read"):
         loaded(folder)
@@ -164,6 +172,15 @@ def test_the_scores_that_widen_a_bound_are_those_of_our_own_model(tmp_path):
     assert wrapped_one.passed
     assert own.softmax > 10
     assert abs(wrapped_one.softmax / own.softmax - 1) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["dtype", "torch_dtype"])
+@pytest.mark.parametrize("value", ["float3", 3, ["bfloat16"]])
+def test_a_type_of_numbers_that_is_none_is_refused_with_the_field(name, value, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(config_of("gptj") | {name: value}))
+    says = re.escape(f"config.json': {name} must be one of float32, ") + f".*; got {re.escape(repr(value))}; correct or"
+    with pytest.raises(DataError, match=says):
+        loaded(tmp_path, random_init=True)
 
 
 def test_points_are_listed_with_a_line_that_says_what_is_proved_only_at_load(tmp_path, capsys):
