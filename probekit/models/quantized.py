@@ -214,13 +214,13 @@ def _compressed(config: Mapping[str, Any]) -> FewBits:
     groups = config.get("config_groups")
     groups = list(groups.values()) if isinstance(groups, Mapping) else []
     options = [each.get("weights") if isinstance(each, Mapping) else None for each in groups]
-    weights = options[0] if options and all(one == options[0] for one in options) else None
-    if not isinstance(weights, Mapping):
+    first = options[0] if options and all(one == options[0] for one in options) else None
+    if not isinstance(first, Mapping):
         raise Unimplemented("quantization_config: compressed-tensors with several kinds of weights is not implemented")
     name = "compressed-tensors"
     _only({"format": None} | dict(config), name, format=tuple(_FORMATS))
     form = config["format"]
-    weights = {"type": "int"} | dict(weights)
+    weights: Mapping[str, Any] = {"type": "int", **first}
     _only(weights, f"{name} ({form})", type=_FORMATS[form])
     kind = weights["type"]
     _only(weights, f"{name} ({kind})", num_bits=(8, 4) if kind == "int" else (8,))
