@@ -208,7 +208,7 @@ def load_weights(
         kind = torch.float32 if ours.endswith(model.in_float32) else dtype
         state[ours] = torch.empty(weight.shape, device=home, dtype=kind)
     for (name, entry), several in within.items():
-        whole = read_tensor(stored[name], entry)
+        whole = read_weight(stored[name], entry)
         for ours in several:
             state[ours].copy_(_own_rows(whole, names[ours]))  # the file may change later
     model.load_state_dict(state, assign=True)
@@ -311,18 +311,18 @@ def _with_originals(stored: Mapping[str, TensorInFile], ties: Mapping[str, str |
 
 
 def _check_tied(copy: TensorInFile, original: TensorInFile) -> None:
-    if copy.shape != original.shape or not torch.equal(read_tensor(copy), read_tensor(original)):
+    if copy.shape != original.shape or not torch.equal(read_weight(copy), read_weight(original)):
         raise DataError(
             f"{str(copy.file)!a}: {copy.key} is not equal to {original.key}, but config.json ties them; "
             f"set tie_word_embeddings to false there if it is a separate weight"
         )
 
 
-def read_tensor(tensor: TensorInFile, entry: int | None = None) -> Tensor:
+def read_weight(tensor: TensorInFile, entry: int | None = None) -> Tensor:
     """The tensor, or one entry of it, as a view of the file; one in few bits is widened."""
     if tensor.parts is not None and tensor.widen is not None:
         try:
-            return tensor.widen({end: read_tensor(part, entry) for end, part in tensor.parts.items()})
+            return tensor.widen({end: read_weight(part, entry) for end, part in tensor.parts.items()})
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
             raise _damaged(tensor.file, f"{tensor.key}: {error}") from None
     try:

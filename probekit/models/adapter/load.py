@@ -29,7 +29,7 @@ from probekit.models.model_types import check_packages
 from probekit.models.packaging import RENAMED, text_name, text_tensors
 from probekit.models.quantized import FewBits, few_bits_of, in_full
 from probekit.models.spread import widen
-from probekit.models.weights import READABLE, TensorInFile, listed_weights, read_tensor, stored_tensors, unfitting
+from probekit.models.weights import READABLE, TensorInFile, listed_weights, read_weight, stored_tensors, unfitting
 from probekit.text import listed, printable
 
 OTHER_INPUTS = ("vision_config", "audio_config", "image_size", "num_mel_bins", "feature_size", "num_channels")
@@ -377,7 +377,7 @@ def _from_folder(source: HfSource, stored: Mapping[str, TensorInFile]) -> tuple[
     assert source.folder is not None
     given: dict[str, Any] = {"pretrained_model_name_or_path": source.folder}
     if source.layout is not None:
-        wide = {name: torch.empty(x.shape, dtype=source.dtype).copy_(read_tensor(x)) for name, x in stored.items()}
+        wide = {name: torch.empty(x.shape, dtype=source.dtype).copy_(read_weight(x)) for name, x in stored.items()}
         given = {"pretrained_model_name_or_path": None, "state_dict": wide}
     try:
         model, info = source.model_class.from_pretrained(
