@@ -38,6 +38,7 @@ ONLY_IN = {
     "transformers": {
         "verification/references.py",
         "verification/model_types_table.py",
+        "verification/packaged_models.py",
         "models/adapter/model.py",
         "models/adapter/load.py",
     },

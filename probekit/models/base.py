@@ -41,7 +41,8 @@ class LanguageModel(HookedModule):
         packages: other packages whose code computes, for a store's record.
         source: arguments of `load_model` that load the model again: name_or_path, revision, random_init, seed, dtype;
             via, device_map and quantize where they are not the default.
-        left_out: the parts of a model packaged as multimodal that were not loaded, such as vision_config.
+        left_out: the parts of its files that were not loaded: of a model packaged as multimodal, such as vision_config;
+            a multi-token prediction head.
         revision: that was asked for, such as the name of a checkpoint; None for the only or the main one.
         placement: the devices of its parts, if it is spread over several.
         stays: whether the weights stay on the devices and in the type in which they were loaded.

@@ -20,7 +20,7 @@ from probekit.models.config_fields import Unimplemented
 from probekit.models.families import families, model_types
 from probekit.models.files import read_json
 from probekit.models.model_types import check_adaptable, check_packages
-from probekit.models.packaging import is_packaged, parts_left_out, text_fields, text_tensors
+from probekit.models.packaging import all_left_out, is_packaged, parts_left_out, text_fields, text_tensors
 from probekit.models.quantized import FewBits, few_bits_of, in_full
 from probekit.models.tokenizer import Tokenizer
 from probekit.models.tokenizer_files import FILES, read_tokenizer, template_files
@@ -80,7 +80,6 @@ def load_model(name_or_path: str | Path, options: ModelArguments) -> "LanguageMo
     model.folder = None if random_init else found.folder
     model.revision = found.requested
     model.source = {**_source(found), "random_init": random_init, "seed": seed, "dtype": dtype}
-    model.left_out = described.left_out
     chosen = {"via": via, "device_map": options.device_map, "quantize": options.quantize}
     # older stores have none of these
     model.source |= {name: value for name, value in chosen.items() if value not in (None, "probekit")}
@@ -447,6 +446,7 @@ def _own(found: _Found, described: _Described, options: ModelOptions) -> "Langua
     device = None if options.device_map else find_device(options.device)
     if options.random_init:
         model = family.model(cfg).to(dtype).init_weights(options.seed)
+        model.left_out = described.left_out
         return spread_over(model, choose_placement(model, dtype)) if device is None else model.to(device)
     _fetch_weights(found)
     model, stored = _with_files(found, described)
@@ -466,13 +466,16 @@ def _with_files(found: _Found, described: _Described) -> "tuple[LanguageModel, M
 
     family, cfg, stored = described.family, described.cfg, stored_tensors(found.folder)
     assert family is not None
+    left_out = all_left_out(described.left_out, stored, cfg.n_layers)
     if described.left_out is not None:
         stored = text_tensors(stored)
     if described.layout is not None:
         stored = in_full(stored, described.layout)
     stored = named_tensors(found.folder, stored, family, cfg)
     with torch.device("meta"):
-        return family.model(family.hf_parts(cfg, stored)), stored
+        model = family.model(family.hf_parts(cfg, stored))
+    model.left_out = left_out
+    return model, stored
 
 
 def _adapted(found: _Found, described: _Described, options: ModelOptions) -> "LanguageModel":
@@ -493,7 +496,7 @@ def _adapted(found: _Found, described: _Described, options: ModelOptions) -> "La
             seed=options.seed if options.random_init else None,
             device_map=options.device_map,
             quantize=options.quantize,
-            packaged=described.left_out is not None,
+            outside=described.left_out,
         )
     if described.why is not None:
         warnings.warn(

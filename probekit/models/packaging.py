@@ -6,30 +6,39 @@ just `model.layers`, and hold vision or audio towers as well, of which no tensor
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from probekit.errors import DataError
 from probekit.models.families import SAME_ON_TEXT
 from probekit.text import listed, printable
 
-# Tiny models of each were compared with the complete class of transformers on text alone; of Gemma 3n and Llama 4, the
-# text class was, as the complete one cannot be run so. Others, such as PaliGemma, let a token of the prompt see those
-# after it, or change the text model in other ways.
+# Tiny models of each equal the complete class of transformers on text alone; docs/model-types.md has the measurements,
+# and why others are not among them.
 PACKAGED = (
-    "aria", "deepseek_vl", "deepseek_vl_hybrid", "exaone4_5", "fuyu", "gemma3", "gemma3n", "gemma4", "glm46v",
-    "glm4v", "glm4v_moe", "glmasr", "got_ocr2", "granite_docling", "granite_speech", "granite_speech_plus",
-    "hyperclovax_vision_v2", "idefics2", "idefics3", "internvl", "janus", "kimi_k25", "lfm2_vl", "lighton_ocr",
-    "llama4", "llava", "llava_next", "llava_next_video", "llava_onevision", "mistral3",
-    "moss_transcribe_diarize", "muse_glimmer", "nemotron_h_omni", "omniasr", "ovis2", "pp_chart2table",
+    "aria", "aya_vision", "cohere2_vision", "cohere_compass", "deepseek_vl", "deepseek_vl_hybrid", "exaone4_5",
+    "fast_vlm", "fun_asr_nano", "fuyu", "gemma3", "gemma3n", "gemma4", "gemma4_unified", "glm46v", "glm4v",
+    "glm4v_moe", "glm_ocr", "glmasr", "glmga", "got_ocr2", "granite_docling", "granite_speech",
+    "granite_speech_plus", "hunyuan_vl", "hyperclovax_vision_v2", "idefics2", "idefics3", "internvl", "janus",
+    "kimi_k25", "lfm2_vl", "lfm3_vl", "lighton_ocr", "llama4", "llava", "llava_next", "llava_next_video",
+    "llava_onevision", "minicpm_ocr", "minicpmv4_6", "minicpmv4_7", "mistral3", "moss_transcribe_diarize",
+    "muse_glimmer", "muse_spark", "nemotron_h_omni", "omniasr", "ovis2", "perception_lm", "pp_chart2table",
     "qwen2_5_vl", "qwen2_audio", "qwen2_vl", "qwen3_5", "qwen3_5_moe", "qwen3_asr", "qwen3_vl", "qwen3_vl_moe",
-    "shieldgemma2", "smolvlm", "vibevoice", "vibevoice_asr", "video_llama_3", "video_llava", "vipllava",
-    "voxtral",
+    "shieldgemma2", "smolvlm", "vibevoice", "vibevoice_asr", "video_llama_3", "video_llava", "vipllava", "voxtral",
 )  # fmt: skip
+_NOT_ALONE = {"paligemma": "each token of a prompt sees those after it, and its config.json does not say so"}
 _FLAT = ("qwen2_vl", "qwen2_5_vl")  # their published files have no text_config
 _OF_IMAGES = ("mrope_section", "mrope_interleaved")
 TOWERS = re.compile(r"(vision|audio|speech|encoder|vq|qformer|projector|perceiver|adapter|adaptor)_config$")
-_NOT_IN_COMPLETE = {"gemma3": "final_logit_softcapping"}  # fields of the text class that the complete one ignores
+# What a complete class computes with, whatever these fields of the text class say.
+_IN_COMPLETE: dict[str, dict[str, Any]] = {
+    "aya_vision": {"logit_scale": 1.0},
+    "cohere2_vision": {"logit_scale": 1.0},
+    "gemma3": {"final_logit_softcapping": None},
+    "shieldgemma2": {"final_logit_softcapping": None},
+    "qwen3_vl_moe": {"norm_topk_prob": True},
+}
 _FROM_OUTSIDE = ("tie_word_embeddings", "bos_token_id", "eos_token_id", "pad_token_id", "quantization_config")
 NEEDED = {"hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"}
 _SIZES = re.compile(
@@ -40,12 +49,25 @@ RENAMED = {  # beginnings of names of the text model's tensors -> those of the t
     r"^(model\.)?(language|text)_model\.lm_head\.": "lm_head.",
     r"^(model\.)?(language|text)_model\.(model\.)?": "model.",
 }
+_MEASURED: set[str] = set()
+FURTHER_HEAD = "a multi-token prediction head"  # Gloeckle et al. 2024; DeepSeek V3 has a layer of its own for it
+_FURTHER = re.compile(r"(model\.)?(mtp|layers\.(?P<layer>\d+)\.)")
 _T = TypeVar("_T")
 
 
 def is_packaged(hf: Mapping[str, Any]) -> bool:
     """Whether a config.json describes a model that reads more than text."""
     return hf.get("model_type") in PACKAGED or isinstance(hf.get("text_config"), Mapping)
+
+
+@contextmanager
+def measured(model_type: str) -> Iterator[None]:
+    """Within the context the type counts as one of `PACKAGED`, so that it can be compared with the complete class."""
+    _MEASURED.add(model_type)
+    try:
+        yield
+    finally:
+        _MEASURED.discard(model_type)
 
 
 def text_fields(
@@ -64,10 +86,12 @@ def text_fields(
             that is not known; sizes that the two contradict.
     """
     kind = str(hf.get("model_type"))
-    if kind not in PACKAGED:
+    if kind in _NOT_ALONE:
+        raise DataError(f"model_type {kind} is not implemented: {_NOT_ALONE[kind]}; take another model")
+    if kind not in PACKAGED and kind not in _MEASURED:
         raise DataError(
             f"model_type {kind!a:.80} reads more than text, and its text model by itself is not known to compute what "
-            f"the complete model does on text; known are {listed(PACKAGED)}"
+            f"the complete model does on text; known are {listed(PACKAGED)}: docs/model-types.md has all, and why"
         )
     text = hf.get("text_config")
     if text is None and kind in _FLAT:
@@ -78,9 +102,6 @@ def text_fields(
     if contradicted:
         name = contradicted[0]
         raise DataError(f"{name!a:.60} is {hf[name]!a:.60}, but {text[name]!a:.60} in text_config; correct one of them")
-    ignored = _NOT_IN_COMPLETE.get(kind)
-    if ignored and text.get(ignored) is not None:
-        raise DataError(f"{ignored} = {text[ignored]!a:.60} in text_config is not implemented for {kind}; only None is")
     inner = text.get("model_type")
     if not isinstance(inner, str | None):
         raise DataError(f"model_type in text_config must be a name; got {inner!a:.60}")
@@ -89,6 +110,7 @@ def text_fields(
     usual = {} if text.keys() >= NEEDED else defaults(inner)
     sizes = {name: value for name, value in usual.items() if _SIZES.search(name) and value is not None}
     fields = {**sizes, **text, **{name: hf[name] for name in _FROM_OUTSIDE if name in hf}}
+    fields |= _IN_COMPLETE.get(kind, {})
     fields["model_type"] = inner
     fields.pop("architectures", None)
     if inner in SAME_ON_TEXT:
@@ -109,6 +131,31 @@ def parts_left_out(hf: Mapping[str, Any]) -> str:
     return listed(
         [printable(name) for name in hf if TOWERS.search(name) and hf[name] is not None] or ["what is not text"]
     )
+
+
+def is_of_further_head(name: str, n_layers: int) -> bool:
+    """Whether a tensor is of a head that predicts tokens after the next one: `mtp...`, or of a layer after the last."""
+    found = _FURTHER.match(text_name(name))
+    return found is not None and (found["layer"] is None or int(found["layer"]) >= n_layers)
+
+
+def all_left_out(outside: str | None, names: Iterable[str], n_layers: int) -> str | None:
+    """The parts of a checkpoint that are not loaded; None if all of them are.
+
+    Args:
+        outside: those of a packaged model, from `parts_left_out`.
+        names: of the tensors in its files.
+        n_layers: of the model.
+    """
+    further = FURTHER_HEAD if any(is_of_further_head(name, n_layers) for name in names) else None
+    return ", ".join(part for part in (outside, further) if part) or None
+
+
+def without(left_out: str | None) -> str:
+    """What a plan and a self-test say of it: "; the text model alone, without vision_config"."""
+    if left_out is None:
+        return ""
+    return f"; {'' if left_out == FURTHER_HEAD else 'the text model alone, '}without {left_out}"
 
 
 def text_tensors(stored: Mapping[str, _T]) -> dict[str, _T]:

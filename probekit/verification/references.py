@@ -22,14 +22,14 @@ from torch.overrides import TorchFunctionMode
 from probekit.errors import DataError
 from probekit.hooks import HookPoint
 from probekit.models.adapter.config import active_stream
-from probekit.models.adapter.load import error_line, made_again
+from probekit.models.adapter.load import default_fields, error_line, made_again
 from probekit.models.adapter.model import AdaptedModel, quiet
 from probekit.models.adapter.proof import accepted, first_of, look, stream_argument
 from probekit.models.base import LanguageModel
 from probekit.models.families import families
 from probekit.models.family import LOGITS, Family, HfModel, HfPoint
 from probekit.models.files import read_json
-from probekit.models.packaging import RENAMED, text_fields
+from probekit.models.packaging import RENAMED, is_packaged, text_fields, without
 from probekit.models.spread import widen
 from probekit.models.weights import as_stored
 from probekit.models.wrapped.model import WrappedModule
@@ -149,7 +149,7 @@ def transformers_reference(model: LanguageModel, text: TextIds) -> tuple[Referen
                 raise Unavailable(f"not available: {hf_model.model} of {version}: {reason}") from None
             raise NotRun(f"{hf_model.model} of {version} cannot be run: {reason}") from None
     source = "read from the model's folder" if model.folder else "with this model's weights"
-    source += f"; the text model alone, without {model.left_out}" if model.left_out else ""
+    source += without(model.left_out)
     return Reference("transformers", frozenset(hf_model.points), run), f"{hf_model.model} of {version}, {source}"
 
 
@@ -214,9 +214,9 @@ def _with_weights(model: LanguageModel, family: Family, hf_model: HfModel, atten
     options = {"attn_implementation": attention, **hf_model.options}
     if model.folder:
         options |= {"use_safetensors": True, "local_files_only": True}
-        if model.left_out is not None:  # the text model of a folder that is packaged as multimodal
-            fields = text_fields(read_json(model.folder / "config.json"))
-            config = getattr(transformers, hf_model.config).from_dict(fields)
+        hf = read_json(model.folder / "config.json")
+        if is_packaged(hf):
+            config = getattr(transformers, hf_model.config).from_dict(text_fields(hf, default_fields))
             options |= {"config": config, "key_mapping": RENAMED}
         return getattr(transformers, hf_model.model).from_pretrained(model.folder, dtype=model.dtype, **options)
     config = getattr(transformers, hf_model.config)(**model.cfg.to_hf(), **options)
@@ -306,7 +306,7 @@ def adapter_reference(model: AdaptedModel) -> tuple[Reference, str]:
     points = frozenset(Place.of(name)[0] for name in model.points) | ({LOGITS} if model.has_logits else set())
     bits = f" ({model.cfg.quantize})" if model.cfg.quantize else ""
     weights = "with random weights of the same seed" if source.folder is None else f"read from the model's folder{bits}"
-    oracle = f"{model.cfg.model_class} of {__version__}{precision}, {weights}"
+    oracle = f"{model.cfg.model_class} of {__version__}{precision}, {weights}{without(model.left_out)}"
     return Reference("transformers", points, run, lambda: scores.largest), oracle
 
 

@@ -13,6 +13,7 @@ from probekit.activations.plan.token_labels import token_label_lines
 from probekit.activations.sums.statistics import statistics_bytes
 from probekit.files.scratch import IN_MEMORY, give_back_memory
 from probekit.interventions import edits_in_words, record_of_edits
+from probekit.models.packaging import without
 from probekit.models.placement import describe_placement
 from probekit.options.engine import Sums
 from probekit.points import PAIR_POINTS, spans_of
@@ -100,13 +101,13 @@ def describe_plan(plan: ExtractionPlan, sums: Sums = None) -> str:
     n, cfg, task = plan_as_dict(plan), plan.model.cfg, plan.task
     compute, spread = str(plan.model.dtype).removeprefix("torch."), plan.model.placement
     where = str(plan.device) if spread is None else describe_placement(spread)
-    alone = f"; the text model alone, without {plan.model.left_out}" if plan.model.left_out else ""
     words = "" if n["words"] is None else f"{counted(n['words'], 'word')} in "
     splits = ", ".join(f"{size:,} {split}" for split, size in n["splits"].items())
     blocks = f" in blocks of {n['block_nodes']:,}" if n["batching"] == "packed" else ""  # others are of one text
     rows = _distinct(f"{int(plan.layout.counts(place).sum()):,}" for place in plan.places)
     lines = {
-        "model": f"{n['model']}: {counted(cfg.n_layers, 'layer')}, d_model {cfg.d_model}, {compute} on {where}{alone}",
+        "model": f"{n['model']}: {counted(cfg.n_layers, 'layer')}, d_model {cfg.d_model}, {compute} on {where}"
+        f"{without(plan.model.left_out)}",
         "task": f"{n['task']}: {words}{counted(n['texts'], 'text')} ({splits})",
         "tokens": _tokens(n["tokens"], plan.sequences, plan.sources),
         "read": f"{spans_of(plan.places)}; {_tokens_read(plan)}",

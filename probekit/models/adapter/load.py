@@ -7,12 +7,13 @@ So both are replaced: a token's activations depend on its own text alone, as in 
 """
 
 import copy
+import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import nn
@@ -24,9 +25,9 @@ from probekit.models.adapter.config import AdapterConfig, field_of, read_sizes
 from probekit.models.adapter.layouts import find_blocks
 from probekit.models.adapter.model import AdaptedModel, device_of, quiet
 from probekit.models.adapter.proof import layout_unproved, prove_layout
-from probekit.models.config_fields import Unimplemented
+from probekit.models.config_fields import LARGEST, Unimplemented
 from probekit.models.model_types import check_packages
-from probekit.models.packaging import RENAMED, text_name, text_tensors
+from probekit.models.packaging import RENAMED, all_left_out, is_of_further_head, text_name, text_tensors
 from probekit.models.quantized import FewBits, few_bits_of, in_full
 from probekit.models.spread import widen
 from probekit.models.weights import READABLE, TensorInFile, listed_weights, read_weight, stored_tensors, unfitting
@@ -36,6 +37,8 @@ OTHER_INPUTS = ("vision_config", "audio_config", "image_size", "num_mel_bins", "
 # tensors that a file may hold and the class does not use: buffers of old versions
 BUFFERS = ("inv_freq", "masked_bias", "attn.bias", "attention.bias", "position_ids", "pooler.dense.weight")
 BUFFERS += ("pooler.dense.bias",)
+# Text models without a class with a head; the complete ones multiply the last norm's output by lm_head.weight.
+HEADLESS = ("glm4v_text", "glm_ocr_text", "hunyuan_vl_text")
 QUANTIZED = ("Linear8bitLt", "Linear4bit")  # bitsandbytes' modules
 
 
@@ -73,7 +76,7 @@ def load_adapted(
     seed: int | None = None,
     device_map: str | None = None,
     quantize: str | None = None,
-    packaged: bool = False,
+    outside: str | None = None,
 ) -> AdaptedModel:
     """The model of a folder, or with random weights, as the installed transformers computes it.
 
@@ -85,7 +88,7 @@ def load_adapted(
         seed: of random weights; None loads the folder's.
         device_map: "auto" spreads the layers over all devices, by accelerate.
         quantize: "8bit" or "4bit", by bitsandbytes.
-        packaged: whether the folder's files hold more than the text model that `hf` describes.
+        outside: what the folder's files hold besides the text model that `hf` describes; None if it is all.
 
     Raises:
         UsageError: a package that an option needs is not installed; a model that does not fit the devices; weights that
@@ -102,7 +105,7 @@ def load_adapted(
             hf = {name: value for name, value in hf.items() if name != "quantization_config"}
         config, classes = _classes(hf)
         options: dict[str, Any] = {} if device_map is None else {"device_map": device_map}
-        options |= {"key_mapping": RENAMED} if packaged else {}
+        options |= {"key_mapping": RENAMED} if outside is not None else {}
         if quantize is not None:
             options["quantization_config"] = bits_config(quantize)
         home = None if seed is not None else folder
@@ -115,7 +118,10 @@ def load_adapted(
         _check_placed(model)
         if seed is not None or (device_map is None and quantize is None):
             model = model.to(device)
-        return prove_wrapped(model.eval(), replace(source, model_class=type(model)), quantize)
+        wrapped = prove_wrapped(model.eval(), replace(source, model_class=type(model)), quantize)
+        names = stored_tensors(folder) if seed is None else ()
+        wrapped.left_out = all_left_out(outside, names, wrapped.cfg.n_layers)
+        return wrapped
 
 
 def _check_placed(hf: Any) -> None:
@@ -273,7 +279,32 @@ def _classes(hf: Mapping[str, Any]) -> tuple[Any, list[Any]]:
     heads = [causal, masked] if causal in asked or hf.get("is_decoder") else [masked, causal]
     bare = mappings["MODEL_MAPPING_NAMES"].get(kind)
     names = [name for name in (*heads, bare) if isinstance(name, str)]
-    return _config(kind, hf), [getattr(transformers, name) for name in dict.fromkeys(names)]
+    classes = [getattr(transformers, name) for name in dict.fromkeys(names)]
+    return _config(kind, hf), [_with_head(classes[0]), *classes] if kind in HEADLESS else classes
+
+
+@cache
+def _with_head(text_class: Any) -> Any:
+    """A class of a text model and the head that transformers has in the complete class alone."""
+
+    class TextModelWithHead(text_class.__bases__[0]):
+        base_model_prefix = "model"
+        _tied_weights_keys: ClassVar = {"lm_head.weight": "model.embed_tokens.weight"}
+
+        def __init__(self, config: Any):
+            super().__init__(config)
+            self.model = text_class(config)
+            self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+            self.post_init()
+
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            output = self.model(*args, **kwargs)
+            output.logits = self.lm_head(output[0])
+            return output
+
+    cast(Any, TextModelWithHead.forward).__signature__ = inspect.signature(text_class.forward)
+    TextModelWithHead.__name__ = f"{text_class.__name__}WithHead"
+    return TextModelWithHead
 
 
 def default_fields(model_type: str) -> dict[str, Any]:
@@ -425,7 +456,9 @@ def _check_unexpected(model: Any, names: Any, folder: Path) -> None:
         )
     n_layers = read_sizes(model.config, type(model).__name__).n_layers
     stem = find_blocks(model.base_model, model.config.model_type, n_layers)[0].rpartition(".")[0]
+    further = getattr(model.config, "num_nextn_predict_layers", None)
     inside = [name for name in names if f"{stem}." in f".{name}" and not name.endswith(BUFFERS)]
+    inside = [name for name in inside if not is_of_further_head(name, n_layers if further else LARGEST["n_layers"])]
     if inside:
         raise DataError(
             f"{str(folder)!a} holds weights that {type(model).__name__} does not use: "

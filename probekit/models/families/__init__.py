@@ -37,6 +37,7 @@ SAME_ON_TEXT = {
     "qwen2_vl_text": "qwen2",
     "qwen2_5_vl_text": "qwen2",
     "qwen3_vl_text": "qwen3",
+    "qwen3_vl_moe_text": "qwen3_moe",
     "glm4v_moe_text": "glm4_moe",
 }
 

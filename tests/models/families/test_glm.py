@@ -1,5 +1,6 @@
 """GLM-4.5 against `transformers`: groups of experts, a correction of the choice, an expert beside the others."""
 
+import json
 from typing import Any
 
 import pytest
@@ -8,10 +9,13 @@ from safetensors.torch import load_file, save_file
 from tiny_configs import SIZES
 from transformers_twins import error, tokens_for, twins
 
-from probekit.errors import DataError
+from probekit.activations import describe_plan, plan_extraction
+from probekit.errors import DataError, UsageError
 from probekit.models.families.glm import GlmConfig
 from probekit.models.load import load_model
 from probekit.models.weights import save_hf
+from probekit.options import ExtractOptions
+from probekit.tasks.base import Task
 
 GLM_SIZES: dict[str, Any] = SIZES | {
     "d_mlp": 12, "d_dense_mlp": 40, "n_kv_heads": 2, "d_head": 8, "n_experts": 6, "n_active_experts": 3,
@@ -120,9 +124,20 @@ def test_the_layer_that_predicts_one_more_token_is_not_read(model, tmp_path):
     further = {"model.layers.3.eh_proj.weight": torch.ones(2), "model.layers.3.shared_head.norm.weight": torch.ones(2)}
     further |= {name.replace("layers.2.", "layers.3."): x.clone() for name, x in weights.items() if "layers.2." in name}
     save_file(weights | further, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((tmp_path / "config.json").read_text()) | {"num_nextn_predict_layers": 1}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    for via in ("probekit", "transformers"):
+        loaded = load_model(tmp_path, device="cpu", via=via)
+        assert loaded.left_out == "a multi-token prediction head"
+        assert error(loaded(tokens_for(model)), model(tokens_for(model))) <= 1e-5
+        with pytest.raises(UsageError, match="layer"):
+            loaded.run_with_cache(tokens_for(model), points="resid_pre.3")
     loaded = load_model(tmp_path, device="cpu")
     assert loaded.fingerprint() == model.fingerprint()
-    assert error(loaded(tokens_for(model)), model(tokens_for(model))) == 0
+    task = Task(name="ids", inputs=[[5], [6]], labels=[0, 1], label_names=["a", "b"], splits=["train"] * 2)
+    assert "; without a multi-token prediction head\n" in describe_plan(
+        plan_extraction(loaded, task, ExtractOptions(points="resid_pre"))
+    )
     less = {name: x for name, x in (weights | further).items() if "layers.2." not in name}
     save_file(less, tmp_path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(DataError, match=r"missing: .*model\.layers\.2\.input_layernorm"):
