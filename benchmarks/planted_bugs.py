@@ -23,6 +23,7 @@ from typing import Any
 
 LIMIT = 240  # seconds of the tests of one bug
 FAMILIES = "tests/models/families"
+PACKAGING = "tests/models/test_packaging.py"
 STORE = "tests/activations/test_store.py tests/activations/test_store_damage.py tests/activations/test_store_pieces.py"
 
 
@@ -1119,6 +1120,48 @@ BUGS = [
         "tests/scoring",
         "gain = float((losses[best] - losses[kind]).mean()) * (groups.max() + 1)",
         "gain = float((losses[best] - losses[kind]).mean()) * len(labels)",
+    ),
+    bug(
+        "packaged-prefix-dropped",
+        PACKAGING,
+        r'r"^(model\.)?(language|text)_model\.(model\.)?": "model.",',
+        r'r"^(language|text)_model\.(model\.)?": "model.",',
+    ),
+    bug(
+        "packaged-outer-fields-ignored",
+        PACKAGING,
+        "**{name: hf[name] for name in _FROM_OUTSIDE if name in hf}}",
+        "**{name: hf[name] for name in _FROM_OUTSIDE if name in hf and name not in text}}",
+    ),
+    bug(
+        "packaged-contradiction-unchecked",
+        PACKAGING,
+        "if _SIZES.search(name) and name in hf and hf[name] != text[name]]",
+        "if _SIZES.search(name) and name in hf and hf[name] is None]",
+    ),
+    bug(
+        "packaged-experts-not-normalised",
+        PACKAGING,
+        '"qwen3_vl_moe": {"norm_topk_prob": True},',
+        '"qwen3_vl_moe": {},',
+    ),
+    bug(
+        "packaged-soft-cap-of-the-text-class",
+        PACKAGING,
+        '"gemma3": {"final_logit_softcapping": None},',
+        '"gemma3": {},',
+    ),
+    bug(
+        "further-head-of-the-last-layer",
+        f"{FAMILIES}/test_glm.py {PACKAGING}",
+        'int(found["layer"]) >= n_layers)',
+        'int(found["layer"]) >= n_layers - 1)',
+    ),
+    bug(
+        "further-head-not-named",
+        f"{FAMILIES}/test_glm.py {PACKAGING}",
+        'return ", ".join(part for part in (outside, further) if part) or None',
+        "return outside",
     ),
     bug(
         "threshold-of-test-rows",

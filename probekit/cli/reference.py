@@ -46,8 +46,12 @@ of a field of `config.json` with other arithmetic is refused by name; fields tha
 
 **Packaged as multimodal** (`...ForConditionalGeneration`, with `text_config` and `vision_config`): the text model alone
 is read, its tensors under whatever prefix the files have, and nothing of a vision or audio tower. The `model_type` of
-`text_config` is then the one to look up. Known packagings, each compared with the complete class on text:
+`text_config` is then the one to look up. Known packagings, each [compared with the complete class on
+text](model-types.md#packaged-as-multimodal):
 PACKAGED.
+
+**Multi-token prediction heads** (`mtp...`, or a layer after the last) are not read. The plan, the manifest (`left_out`)
+and `selftest` name them.
 
 **In few bits**: FP8 (`fp8`, one scale for each block or tensor), MXFP4, `compressed-tensors` of 4 and 8 bits, GPTQ of
 2, 4 and 8 bits and AWQ are widened as they are read, a matrix at a time. Activations are not rounded."""

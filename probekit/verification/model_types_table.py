@@ -1,7 +1,8 @@
 """The page `docs/model-types.md`: what of each model type of the installed transformers loads, and how it was checked.
 
-Its second table is that of `packaged_table.py`. Each row of the first is a measurement: a tiny model of the type is made, every weight of it is changed at random (so that no scale
-or bias hides at 1 or 0), saved, loaded as users load it, and put through its self-test.
+Each row of the first table is a measurement: a tiny model of the type is made, every weight of it is changed at random
+(so that no scale or bias hides at 1 or 0), saved, loaded as users load it, and put through its self-test. The second is
+that of `packaged_table.py`.
 """
 
 import tempfile
