@@ -61,7 +61,7 @@ Every `model_type` that reads more than text. A tiny model of its complete class
 the names that tensors have in files of the Hub and under those that they have in memory, and loaded. Its text model
 alone then ran next to the complete class on text.
 
-- **by**: whose code computes the text model; its points and batches are in the table above, under its `model_type`.
+- **by**: whose code computes the text model; the table above has its points and batches, if it has a class with a head.
 - **exact**: the stream before every block and the logits are those of the complete class. **Exact against the text
   class**: those of its text model by itself, as the complete class cannot be run on text. **Refused**: loading says
   that the type is not known, for this reason. **Not tried**: no small config of the class was found.

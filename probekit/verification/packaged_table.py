@@ -89,6 +89,7 @@ def as_cell(text: str) -> str:
 def short_reason(text: str) -> str:
     """The reason of an error without what to do about it, in one line."""
     line = re.sub(_WHERE, "", " ".join(text.split("; ")[0].split()))
+    line = re.sub(r"'/[^']*'", "its folder", line)
     return line if len(line) <= LONGEST else f"{line[:LONGEST]}..."
 
 
