@@ -28,6 +28,8 @@ _HOME = {
     "random_init_of": "activations",
     "load_statistics": "activations",
     "load_probe": "probes",
+    "load_sae": "latents",
+    "Sae": "latents",
     "steering_vectors": "causal.directions.steering",
     "logit_lens": "causal.readouts",
     "direct_logit_attribution": "causal.readouts",
@@ -71,6 +73,7 @@ __all__ = [
     "ProbeGrids",
     "ProbeResults",
     "ProbekitError",
+    "Sae",
     "SelfTest",
     "SweepResults",
     "Task",
@@ -90,6 +93,7 @@ __all__ = [
     "load_model",
     "load_pairs",
     "load_probe",
+    "load_sae",
     "load_statistics",
     "load_task",
     "load_tokenizer",
@@ -143,6 +147,7 @@ if TYPE_CHECKING:
         TransferResults,
         transfer,
     )
+    from probekit.latents import Sae, load_sae
     from probekit.models import load_model, load_tokenizer
     from probekit.models.wrapped.wrap import wrap
     from probekit.plots import plot_projection

@@ -62,6 +62,7 @@ POINTS = {
     "per_layer_out": "blocks.{layer}.hook_per_layer_out",  # what a layer's own embedding of the token adds
     "resid_post_streams": "blocks.{layer}.hook_resid_post_streams",
     "resid_post": "blocks.{layer}.hook_resid_post",
+    "latents": "blocks.{layer}.hook_latents",  # of a sparse autoencoder; no model has them by itself
     "ln_final_scale": "ln_final.hook_scale",
     "ln_final": "ln_final.hook_normalized",
     "head_ln_scale": "head.ln.hook_scale",

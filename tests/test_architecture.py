@@ -17,7 +17,7 @@ FLOORS = (  # a room imports rooms of the floors below its own, whether at the t
     {"options", "hooks", "manifest", "results"},
     {"interventions", "probes", "tasks"},
     {"models"},
-    {"worlds"},
+    {"worlds", "latents"},
     {"activations"},
     {"verification", "evaluation"},
     {"causal"},

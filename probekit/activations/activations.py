@@ -7,6 +7,7 @@ Axes: N examples, P positions, L query position, M key position, T tokens of all
 H heads, D width of the place (d_model for the residual stream, n_heads * d_head for q, k, v, z).
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_args
@@ -25,6 +26,7 @@ from probekit.activations.select_rows import (
     selected_values,
 )
 from probekit.errors import DataError, UsageError
+from probekit.latents.sae import Sae
 from probekit.options.check import check_among, is_whole
 from probekit.options.task import OnBadRow
 from probekit.points import (
@@ -44,6 +46,10 @@ from probekit.text import counted, listed, printable
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+LATENTS = "latents"
+ENCODED_BYTES = 1 << 26  # of products that an encoder makes at once
 
 
 class Activations(NamedPlaces, Mapping[Place, Tensor]):
@@ -110,6 +116,21 @@ class Activations(NamedPlaces, Mapping[Place, Tensor]):
             UsageError: no places, or attention.
         """
         return SideBySide(self, [[self._known(place) for place in places]])
+
+    def encode(self, saes: Sae | Sequence[Sae], force: bool = False) -> "Activations":
+        """The latents of sparse autoencoders or transcoders: a place ("latents", layer) of each, [N, latents].
+
+        They are worked out of the rows that each reads, whenever they are read.
+
+        Args:
+            saes: as `load_sae` gives them, of different layers.
+            force: go on where an autoencoder is of a model of another name.
+
+        Raises:
+            UnknownPoint: a place that an autoencoder reads was not extracted.
+            UsageError: its place is not known, two are of one layer, it is of another width, or of another model.
+        """
+        return Latents(self, [saes] if isinstance(saes, Sae) else [*saes], force)
 
     def __contains__(self, key: object) -> bool:
         try:
@@ -418,6 +439,70 @@ class SideBySide(Activations):
 
     def _n_bytes(self) -> int:
         return self._source._n_bytes()
+
+
+class Latents(_View):
+    """Latents of activations, worked out on access.
+
+    Args:
+        source: with the places that the autoencoders read.
+        saes: of different layers.
+        force: as in `Activations.encode`.
+
+    Raises:
+        UsageError: as `Activations.encode`.
+    """
+
+    def __init__(self, source: Activations, saes: Sequence[Sae], force: bool = False):
+        self._saes: dict[Place, Sae] = {}
+        for sae in saes:
+            if sae.cfg.place is None:
+                raise UsageError(
+                    f"the files of {sae.name!a:.200} do not say what it reads; give it: load_sae(..., "
+                    'place="resid_post.8")'
+                )
+            source._known(sae.cfg.place)
+            place = Place(LATENTS, sae.cfg.place.layer)
+            if place in self._saes:
+                raise UsageError(f"{self._saes[place].name!a:.200} and {sae.name!a:.200} are of one layer; encode each")
+            model = str(source.meta.get("model", ""))
+            if sae.cfg.model and not _same_model(sae.cfg.model, model) and not force:
+                raise UsageError(
+                    f"{sae.name!a:.200} was trained on {sae.cfg.model!a:.80}, and the activations are of "
+                    f"{model!a:.80}; if these are the same weights, give force=True"
+                )
+            self._saes[place] = sae
+        about = {
+            str(place): {"of": str(sae.cfg.place), "sae": sae.name, "fingerprint": sae.fingerprint()}
+            for place, sae in self._saes.items()
+        }
+        super().__init__(source, source.task, source.layout, points=[LATENTS], latents=about)
+        self._places = [*self._saes]
+
+    def _rows(self, place: Place) -> Tensor:
+        return torch.cat([*self.encoded(place, [self._source._rows(self.reads(place))])])
+
+    def encoded(self, place: Place, blocks: Iterable[Tensor]) -> Iterator[Tensor]:
+        """The latents of a place, some rows at once, from blocks of rows that its autoencoder reads."""
+        sae = self._saes[place]
+        size = max(1, ENCODED_BYTES // (4 * sae.cfg.d_latents))
+        return (sae.encode(rows) for block in blocks for rows in block.split(size))
+
+    def width(self, place: Place) -> int:
+        """How many latents a place has."""
+        return self._saes[place].cfg.d_latents
+
+    def reads(self, place: Place) -> Place:
+        """The place of the source that the latents are of."""
+        read = self._saes[place].cfg.place
+        assert read is not None
+        return read
+
+
+def _same_model(theirs: str, ours: str) -> bool:
+    """Whether two names may be of one model: "gpt2-small" and "openai-community/gpt2"."""
+    one, other = (re.sub(r"[^a-z0-9]", "", name.rpartition("/")[2].lower()) for name in (theirs, ours))
+    return bool(one and other) and (one.startswith(other) or other.startswith(one))
 
 
 def _meta_of(tensors: Mapping[Place, Tensor], task: Task) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.activations.activations import Activations, RowsOf, _At, _EachToken
+from probekit.activations.activations import Activations, ActivationSet, Latents, RowsOf, _At, _EachToken
 from probekit.activations.select_rows import SelectedRows, selected_values
 from probekit.activations.store.reader import Store
 from probekit.errors import DataError
@@ -125,6 +125,10 @@ def stream_of(acts: Activations, key: PointSpec, room: int | None = None) -> Str
         return _of_store(acts, place, room)
     if isinstance(acts, _EachToken):
         return stream_of(acts._source, place, room)
+    if isinstance(acts, Latents):
+        source, reads = acts._source, acts.reads(place)
+        inner = stream_of(source, reads) or Stream(source.n_examples, 0, lambda: iter([source[reads]]))
+        return replace(inner, d=acts.width(place), read=lambda: acts.encoded(place, inner.read()), room=room)
     if isinstance(acts, RowsOf):
         inner, rows = stream_of(acts.source, place), acts.source.layout.index(place, acts._index)
     elif isinstance(acts, _At):
@@ -138,8 +142,8 @@ def stream_of(acts: Activations, key: PointSpec, room: int | None = None) -> Str
 
 
 def _rows_read(acts: Any, place: Place) -> int:
-    """R of the store that the rows are read from."""
-    while not isinstance(acts, Store):
+    """R of the activations that the rows are read from."""
+    while not isinstance(acts, Store | ActivationSet):
         acts = acts.source if isinstance(acts, RowsOf) else acts._source
     return int(acts.layout.counts(place).sum())
 

@@ -31,6 +31,7 @@ ORIGIN += ("kind", "source_fingerprint")  # of imports
 ORIGIN += (FINGERPRINTS,)  # of labels that were joined later
 ORIGIN += ("edits", "edit_positions", "edited")  # of a model that ran under edits
 ORIGIN += ("via", "quantize")  # of a model that this project's own code did not compute
+ORIGIN += ("latents",)  # of sparse autoencoders: what they read, and which they are
 ORIGIN += ("check",)  # of a store whose checksums were not compared
 
 
