@@ -177,6 +177,12 @@ def class_means(X: Stream, labels: np.ndarray, n_classes: int) -> tuple[np.ndarr
     return counts, means.numpy()
 
 
+def squares_around(X: Stream, mean: np.ndarray) -> np.ndarray:
+    """The sum over the rows of each feature's squared distance from a mean [D]: [D]."""
+    (squares,) = _centred(X, lambda rows, Z: [Z.square().sum(dim=0)], torch.from_numpy(mean))
+    return squares.numpy()
+
+
 @dataclass(frozen=True, eq=False)
 class WithinClasses:
     """The shrunk covariance within classes of standardised rows, as LDA has it, and what standardises them."""
@@ -196,8 +202,7 @@ def within_classes(X: Stream, labels: np.ndarray, n_classes: int, standardise: b
     """
     y, (counts, means) = _in_order(X, labels), class_means(X, labels, n_classes)
     mean = counts @ means / X.n
-    (squares,) = _centred(X, lambda rows, Z: [Z.square().sum(dim=0)], torch.from_numpy(mean))
-    scale = scale_of(squares.numpy() / X.n, mean, X.n, standardise)
+    scale = scale_of(squares_around(X, mean) / X.n, mean, X.n, standardise)
     own, room = torch.from_numpy(means), GRAMS if X.room is None else X.room // SHARE_OF_GRAMS
     within, at_once = np.zeros((X.d, X.d)), max(1, room // (8 * X.d**2))
     for first in range(0, n_classes, at_once):

@@ -6,14 +6,20 @@ the order in which features enter its path.
 Axes: N examples, D features, C classes.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Self
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from probekit.errors import UsageError, nearest
 from probekit.options.check import check_whole
-from probekit.probes.base import ClassifierProbe, LinearProbe, WithProbabilities, standardise
+from probekit.probes.base import ClassifierProbe, LinearProbe, WithProbabilities, scale_of
 from probekit.probes.logistic.probe import LogisticProbe
+from probekit.probes.moments import class_means, squares_around
+from probekit.probes.problem import Labels, ProblemSet, every_problem
+from probekit.probes.stream import Stream, held, take_some, with_numbers
 
 METHODS = ("mean-difference", "elastic-net")
 PENALTIES = np.logspace(0, -3, 100)  # of the elastic net, relative to the smallest that keeps every feature out
@@ -42,7 +48,8 @@ def rank_neurons(X: Any, y: Any, method: str = "mean-difference") -> Ranking:
         UsageError: an unknown method.
         ValueError: NaN or infinity, shapes that do not agree, one class only.
     """
-    return _rank(*ClassifierProbe()._checked(X, y), method)
+    X, labels = ClassifierProbe()._checked(X, y)
+    return _rank(torch.from_numpy(X), Labels(labels, int(labels.max()) + 1), method)
 
 
 class KSparseProbe(WithProbabilities, LinearProbe):
@@ -68,14 +75,36 @@ class KSparseProbe(WithProbabilities, LinearProbe):
         self.C = C
         self.method = method
 
-    def _solve(self, X: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        self.neurons_ = _rank(X, labels, self.method).neurons[: check_whole("k", self.k)]
-        logistic = LogisticProbe(self.C).fit(X[:, self.neurons_], labels)
-        for name in ("converged_", "n_iter_", *self.FACTS):
-            setattr(self, name, getattr(logistic, name))
-        coef = np.zeros((len(logistic.coef_), X.shape[1]))
-        coef[:, self.neurons_] = logistic.coef_
-        return coef, logistic.intercept_
+    @property
+    def streams(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether features may be more than memory holds: ranking by means takes three passes over them."""
+        return self.method == "mean-difference"
+
+    def _fit(self, X: np.ndarray, labels: np.ndarray) -> None:
+        self._fit_best(torch.from_numpy(X), Labels(labels, len(self.classes_)), [self])
+
+    def fit_many(self, X: Tensor | Stream, problems: ProblemSet) -> list[Self]:
+        """See `Probe.fit_many`; features are ranked once for all C."""
+        probes = self._copies(problems)
+        for label, weighting in dict.fromkeys((p.label, p.weighting) for p in problems.problems):
+            labels = problems.labels[label]
+            rows = self._rows(labels, problems.weightings[weighting])
+            own = [p for p, one in enumerate(problems.problems) if (one.label, one.weighting) == (label, weighting)]
+            labels = Labels(labels.of(rows), labels.n_classes)
+            self._fit_best(take_some(X, rows), labels, [probes[p] for p in own])
+        return probes
+
+    def _fit_best(self, X: Tensor | Stream, labels: Labels, probes: Sequence[Self]) -> None:
+        """Fit probes that differ in C alone."""
+        neurons = _rank(X, labels, self.method).neurons[: check_whole("k", self.k)]
+        of_best = LogisticProbe().fit_many(_columns(X, neurons), every_problem([labels], [probe.C for probe in probes]))
+        for probe, logistic in zip(probes, of_best, strict=True):
+            for name in ("converged_", "n_iter_", *self.FACTS):
+                setattr(probe, name, getattr(logistic, name))
+            probe.classes_ = getattr(probe, "classes_", logistic.classes_)
+            probe.neurons_, probe.n_features_in_ = neurons, X.shape[1]
+            probe.coef_, probe.intercept_ = np.zeros((len(logistic.coef_), X.shape[1])), logistic.intercept_
+            probe.coef_[:, neurons] = logistic.coef_
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         return {**super()._shapes(), "neurons_": (self.neurons_.size,)}
@@ -87,22 +116,37 @@ class KSparseProbe(WithProbabilities, LinearProbe):
             raise ValueError("weights for features that the probe does not use")
 
 
-def _rank(X: np.ndarray, labels: np.ndarray, method: str) -> Ranking:
+def _rank(X: Tensor | Stream, labels: Labels, method: str) -> Ranking:
     if method not in METHODS:
         raise UsageError(f"unknown method {method!a}; {nearest(str(method), METHODS)}")
-    Z, _, _ = standardise(X)
-    C = labels.max() + 1
-    own = np.arange(1, C) if C == 2 else np.arange(C)  # for two classes, one target is enough
-    targets = (labels[:, None] == own).astype(np.float64)
-    share = targets.mean(axis=0)
-    ZtY = Z.T @ (targets - share)  # [D, C]
-    differences = np.abs(ZtY / (len(Z) * share * (1 - share))).max(axis=1)
+    stream = X if isinstance(X, Stream) else Stream(*X.shape, lambda: iter([X]))
+    counts, means = class_means(stream, labels.values, labels.n_classes)
+    mean = counts @ means / stream.n
+    scale = scale_of(squares_around(stream, mean) / stream.n, mean, stream.n)
+    own = slice(1, None) if labels.n_classes == 2 else slice(None)  # for two classes, one target is enough
+    share = counts[own] / stream.n
+    differences = np.abs((means[own] - mean) / (1 - share)[:, None] / scale).max(axis=0)
     if method == "mean-difference":
         order = np.argsort(-differences, kind="stable")
         return Ranking(order, differences[order])
-    entered = _entered(Z, targets - share, ZtY)
+    Z = (held(X) if isinstance(X, Stream) else X).double().numpy()
+    Z = (Z - mean) / scale
+    targets = (labels.values[:, None] == np.arange(labels.n_classes)[own]) - share
+    entered = _entered(Z, targets, Z.T @ targets)
     order = np.lexsort((-differences, -entered))
     return Ranking(order, entered[order])
+
+
+def _columns(X: Tensor | Stream, columns: np.ndarray) -> Tensor:
+    """Some of the features of all rows, in the order of the labels: float64 [N, k]."""
+    which = torch.from_numpy(columns)
+    if isinstance(X, Tensor):
+        return X[:, which.to(X.device)].double()
+    found = torch.empty(X.n, len(columns), dtype=torch.float64)
+    for rows, block in with_numbers(X):
+        found[torch.from_numpy(rows)] = block[:, which].double()
+        del block
+    return found
 
 
 def _entered(Z: np.ndarray, targets: np.ndarray, ZtY: np.ndarray) -> np.ndarray:

@@ -9,7 +9,15 @@ import pytest
 import torch
 
 from probekit.errors import DataError
-from probekit.probes import LDAProbe, LogisticProbe, MeanDifferenceProbe, Probe, RidgeProbe, RidgeRegressionProbe
+from probekit.probes import (
+    KSparseProbe,
+    LDAProbe,
+    LogisticProbe,
+    MeanDifferenceProbe,
+    Probe,
+    RidgeProbe,
+    RidgeRegressionProbe,
+)
 from probekit.probes.problem import Labels, every_problem
 from probekit.probes.stream import Stream, bytes_to_fit, held, most_scores, some_of, take_some, with_numbers
 
@@ -66,6 +74,22 @@ def test_closed_forms_are_those_of_rows_in_memory(probe: Probe, n_classes: int, 
         np.testing.assert_allclose(one.coef_, other.coef_, rtol=1e-7, atol=1e-8 * size)  # pyright: ignore
         np.testing.assert_allclose(one.predict(X), other.predict(X), rtol=1e-7)
         assert one.n_features_in_ == D
+
+
+@pytest.mark.parametrize("kind", ["usual", "constant"])
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_the_best_features_are_those_of_rows_in_memory(n_classes: int, kind: str):
+    X = rows(kind)
+    labels, fold = labels_of(X, n_classes), (np.arange(N) % 5 > 0).astype(np.float64)
+    problems = every_problem([Labels(labels, n_classes)], [0.01, 1], [None, fold])
+    streamed = KSparseProbe(k=3).fit_many(stream_of(X), problems)
+    for one, problem in zip(streamed, problems.problems, strict=True):
+        some = fold > 0 if problem.weighting else np.ones(N, dtype=bool)
+        other = KSparseProbe(k=3, C=problem.C or 0).fit(X[torch.from_numpy(some)], labels[some])
+        np.testing.assert_array_equal(one.neurons_, other.neurons_)
+        np.testing.assert_allclose(one.coef_, other.coef_, rtol=1e-6, atol=1e-9)
+        assert (one.C, one.n_features_in_) == (problem.C, D)
+        assert one.gap_ <= 1e-6
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
