@@ -14,7 +14,7 @@ from probekit.options.option import CHOSEN, READ, Options, like, option
 # the keys of `probekit.probes.PROBES`, and of `SEQUENCE_PROBES`, which take all tokens of a text
 PROBE_NAMES = ("logistic", "ridge", "lda", "mean-diff", "mlp", "k-sparse", "attention")
 SEQUENCE_NAMES = ("attention",)
-AGGREGATES = ("mean", "max", "softmax", "last")
+AGGREGATES = ("mean", "max", "rolling-max", "ema-max", "top-k", "softmax", "last")
 WITHOUT_C = ("lda", "mean-diff", "mlp")  # those whose `has_C` is False
 _NAME = name_of("probe", PROBE_NAMES)
 

@@ -26,11 +26,14 @@ class Fold:
         best: the largest logit so far, float64 [K]; of a maximum, the largest score.
         weight: the sum of exp(logit - best), float64 [K].
         total: the sum of exp(logit - best) * score, float64 [K].
+        kept: the scores that an aggregate still needs, float64 [n, K]: the last of a window, the highest, or the moving
+            average; None before the first token.
     """
 
     best: np.ndarray = field(default_factory=lambda: np.array(-np.inf))
     weight: np.ndarray = field(default_factory=lambda: np.zeros(()))
     total: np.ndarray = field(default_factory=lambda: np.zeros(()))
+    kept: np.ndarray | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,6 +134,9 @@ def _aggregate(probe: AggregateProbe) -> Callable[[np.ndarray, Fold], np.ndarray
     def aggregated(scores_TK: np.ndarray, so_far: Fold) -> np.ndarray:
         if probe.aggregate == "last":
             return scores_TK
+        if probe.aggregate in _KEPT:
+            step = _KEPT[probe.aggregate]
+            return probe.side_ * np.stack([step(probe.side_ * score_K, so_far, probe) for score_K in scores_TK])
         if probe.aggregate == "max":
             best_TK = np.maximum(np.maximum.accumulate(probe.side_ * scores_TK, axis=0), so_far.best)
             so_far.best = best_TK[-1]
@@ -139,6 +145,35 @@ def _aggregate(probe: AggregateProbe) -> Callable[[np.ndarray, Fold], np.ndarray
         return _weighted(sharpness * scores_TK, scores_TK, so_far)
 
     return fold
+
+
+def _rolling_max(score_K: np.ndarray, so_far: Fold, probe: AggregateProbe) -> np.ndarray:
+    """The highest mean of a complete window; of all tokens, before there is one."""
+    last = score_K[None] if so_far.kept is None else np.concatenate([so_far.kept, score_K[None]])
+    mean_K = last.mean(axis=0)
+    if len(last) < probe.window:
+        so_far.kept = last
+        return mean_K
+    so_far.kept, so_far.best = last[1:], np.maximum(so_far.best, mean_K)
+    return so_far.best
+
+
+def _ema_max(score_K: np.ndarray, so_far: Fold, probe: AggregateProbe) -> np.ndarray:
+    """The highest exponential moving average."""
+    new = 2 / (probe.window + 1)
+    average_K = score_K if so_far.kept is None else new * score_K + (1 - new) * so_far.kept[0]
+    so_far.kept, so_far.best = average_K[None], np.maximum(so_far.best, average_K)
+    return so_far.best
+
+
+def _top_mean(score_K: np.ndarray, so_far: Fold, probe: AggregateProbe) -> np.ndarray:
+    """The mean of the k highest scores."""
+    every = score_K[None] if so_far.kept is None else np.concatenate([so_far.kept, score_K[None]])
+    so_far.kept = np.sort(every, axis=0)[-probe.k :]
+    return so_far.kept.mean(axis=0)
+
+
+_KEPT = {"rolling-max": _rolling_max, "ema-max": _ema_max, "top-k": _top_mean}
 
 
 def _weighted(logits_TK: np.ndarray, scores_TK: np.ndarray, so_far: Fold) -> np.ndarray:

@@ -14,6 +14,7 @@ from probekit.errors import DataError, ResumeMismatch, UsageError
 from probekit.interventions import add
 from probekit.models.families import family_of
 from probekit.models.families.transformer import Transformer
+from probekit.options.curve import AGGREGATES
 from probekit.probes import (
     AggregateProbe,
     AttentionProbe,
@@ -183,7 +184,7 @@ def test_several_probes_at_several_places(gpt2: Any) -> None:
     "kind",
     [
         AttentionProbe(C=1.0, n_random=1),
-        *(AggregateProbe("ridge", how) for how in ("mean", "max", "softmax", "last")),
+        *(AggregateProbe("ridge", how, window=4, k=3) for how in AGGREGATES),
     ],
     ids=lambda probe: getattr(probe, "aggregate", "attention"),
 )

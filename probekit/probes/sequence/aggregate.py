@@ -1,9 +1,10 @@
 """A linear probe of tokens whose scores are aggregated over each text, then calibrated.
 
 The token probe is fitted to all tokens of the training texts, each with its text's label and 1 / L of its weight. The
-scores of a text's tokens become one: their mean, the highest, a softmax-weighted mean, or the last token's. One slope
-and an intercept per output turn it into log odds. The solvers are those of the probes of rows: logistic regression
-takes a weight for each token, and ridge, LDA and mean differences take the weighted moments.
+scores of a text's tokens become one: their mean, the highest, the highest of their moving averages (as in Kramár et al.
+2026, arXiv 2601.11516), the mean of the highest few, a softmax-weighted mean, or the last token's. One slope and an
+intercept per output turn it into log odds. The solvers are those of the probes of rows: logistic regression takes a
+weight for each token, and ridge, LDA and mean differences take the weighted moments.
 
 Axes: N texts, L tokens of one text, D features, C classes, K outputs (1 for two classes, else C), n and t texts and
 tokens of a part.
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from probekit.errors import DataError, UsageError, nearest
 from probekit.machine.threads import one_thread
-from probekit.options.check import check_positive, check_strength
+from probekit.options.check import check_positive, check_strength, check_whole
 from probekit.options.curve import AGGREGATES
 from probekit.probes.base import LinearProbe, scale_of
 from probekit.probes.calibration import fit_scale
@@ -51,18 +52,27 @@ TOKEN_PROBES: dict[str, type[Any]] = {
 class AggregateProbe(SequenceProbe):
     """A text scores slope * (aggregate of its tokens' linear scores) + intercept.
 
-    `max` and `softmax` look for tokens of one class. For two classes it is the one that fits the training texts better
-    once calibrated (`side_`); for more, each class has its own highest score.
+    - "mean", "last": of all tokens, and the last token's score.
+    - "max": the highest score of a token.
+    - "rolling-max": the highest mean of `window` neighbouring tokens; a shorter text is one window.
+    - "ema-max": the highest exponential moving average, in which a token has a weight of 2 / (window + 1).
+    - "top-k": the mean of the k highest scores, or of all if there are fewer.
+    - "softmax": the mean weighted by the softmax of the scores.
+
+    All but the first two look for tokens of one class. For two classes it is the one that fits the training texts
+    better once calibrated (`side_`); for more, each class has its own highest score.
 
     The certificate is of the token probe, for labels that every token inherits from its text; it says nothing about the
     aggregated scores, which no solver has optimised.
 
     Args:
         probe: of the tokens: "logistic", "ridge", "lda" or "mean-diff".
-        aggregate: "mean", "max", "softmax" or "last".
+        aggregate: one of the above.
         C: inverse strength of the token probe's regularisation, where it has one.
         temperature: of the softmax, in standard deviations of the token scores on train; towards 0 it is the maximum,
             towards infinity the mean.
+        window: tokens of a moving average.
+        k: how many tokens "top-k" takes.
 
     Attributes:
         coef_: float64 [1, D] for two classes, [C, D] for more; of tokens, applies to raw features.
@@ -83,12 +93,20 @@ class AggregateProbe(SequenceProbe):
     spread_: np.ndarray
 
     def __init__(
-        self, probe: str = "logistic", aggregate: str = "mean", C: float = 1.0, temperature: float = 1.0
+        self,
+        probe: str = "logistic",
+        aggregate: str = "mean",
+        C: float = 1.0,
+        temperature: float = 1.0,
+        window: int = 10,
+        k: int = 5,
     ) -> None:
         self.probe = probe
         self.aggregate = aggregate
         self.C = C
         self.temperature = temperature
+        self.window = window
+        self.k = k
 
     @property
     def FACTS(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -143,6 +161,9 @@ class AggregateProbe(SequenceProbe):
             return np.add.reduceat(scores, starts, axis=0) / lengths[:, None]
         if self.aggregate == "max":
             return side * np.maximum.reduceat(side * scores, starts, axis=0)
+        if self.aggregate in _OF_ONE_TEXT:
+            texts = np.split(side * scores, starts[1:])
+            return side * np.stack([_OF_ONE_TEXT[self.aggregate](text, self) for text in texts])
         sharpness = side / (self.temperature * self.spread_)
         return attended(sharpness * scores, scores[:, :, None], lengths)[0][:, :, 0]
 
@@ -150,6 +171,8 @@ class AggregateProbe(SequenceProbe):
         if self.aggregate not in AGGREGATES:
             raise UsageError(f"unknown aggregate {self.aggregate!a}; {nearest(str(self.aggregate), AGGREGATES)}")
         check_positive("temperature", self.temperature)
+        check_whole("window", self.window)
+        check_whole("k", self.k)
         strengths = [check_strength("C", probe.C) if self.has_C else 1.0 for probe in probes]
         fitted = token_fits(self.probe, X, problems, strengths)
         for probe, of_tokens in zip(probes, fitted, strict=True):
@@ -166,7 +189,7 @@ class AggregateProbe(SequenceProbe):
         self, probes: Sequence[Self], X: Ragged, problems: ProblemSet, weights: Sequence[np.ndarray]
     ) -> None:
         """Set slope, shift and side; the tokens are read once for all probes."""
-        two_sided = self.aggregate in ("max", "softmax")
+        two_sided = self.aggregate not in ("mean", "last")
         sides = [(1.0, -1.0) if two_sided and probe._n_outputs == 1 else (1.0,) for probe in probes]
         found = [[np.empty((len(X), len(probe.coef_))) for _ in own] for probe, own in zip(probes, sides, strict=True)]
         for part in text_parts(X):
@@ -181,6 +204,30 @@ class AggregateProbe(SequenceProbe):
             best = min(range(len(fits)), key=lambda number: fits[number].loss)
             probe.slope_, probe.shift_ = np.array([fits[best].slope]), fits[best].shift
             probe.side_ = np.array([own[best]])
+
+
+def _rolling_max(scores: np.ndarray, probe: AggregateProbe) -> np.ndarray:
+    """The highest mean of neighbouring scores [L, K] of a text: [K]."""
+    windows = np.lib.stride_tricks.sliding_window_view(scores, min(probe.window, len(scores)), axis=0)
+    return windows.mean(axis=-1).max(axis=0)
+
+
+def _ema_max(scores: np.ndarray, probe: AggregateProbe) -> np.ndarray:
+    """The highest exponential moving average of the scores [L, K] of a text: [K]."""
+    from scipy.signal import lfilter
+
+    new = 2 / (probe.window + 1)
+    averages: Any = lfilter([new], [1, new - 1], scores, axis=0, zi=(1 - new) * scores[:1])
+    return averages[0].max(axis=0)
+
+
+def _top_mean(scores: np.ndarray, probe: AggregateProbe) -> np.ndarray:
+    """The mean of the k highest scores [L, K] of a text: [K]."""
+    k = min(probe.k, len(scores))
+    return np.partition(scores, len(scores) - k, axis=0)[-k:].mean(axis=0)
+
+
+_OF_ONE_TEXT = {"rolling-max": _rolling_max, "ema-max": _ema_max, "top-k": _top_mean}
 
 
 def _set_spreads(probes: Sequence[AggregateProbe], X: Ragged, weights: Sequence[np.ndarray]) -> None:

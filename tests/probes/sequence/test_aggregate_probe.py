@@ -9,6 +9,7 @@ from sklearn.covariance import ledoit_wolf_shrinkage
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from probekit.errors import UsageError
+from probekit.options.curve import AGGREGATES
 from probekit.probes import (
     AggregateProbe,
     LDAProbe,
@@ -22,7 +23,7 @@ from probekit.probes.problem import Labels, every_problem
 from probekit.probes.sequence.aggregate import TOKEN_PROBES
 from probekit.probes.sequence.ragged import as_ragged, token_moments
 
-AGGREGATES = ("mean", "max", "softmax", "last")
+WINDOW, K = 30, 3  # among the 20 to 60 tokens of the texts
 
 
 def slow_aggregate(scores: np.ndarray, how: str, side: float, width: float) -> float:
@@ -33,6 +34,16 @@ def slow_aggregate(scores: np.ndarray, how: str, side: float, width: float) -> f
         return scores[-1]
     if how == "max":
         return side * max(side * scores)
+    if how == "rolling-max":
+        n = min(WINDOW, len(scores))
+        return side * max((side * scores)[i : i + n].mean() for i in range(len(scores) - n + 1))
+    if how == "ema-max":
+        averages = [side * scores[0]]
+        for score in side * scores[1:]:
+            averages.append(averages[-1] + 2 / (WINDOW + 1) * (score - averages[-1]))
+        return side * max(averages)
+    if how == "top-k":
+        return side * np.mean(sorted(side * scores)[-K:])
     weights = np.exp(side * scores / width - max(side * scores / width))
     return float(weights / weights.sum() @ scores)
 
@@ -41,7 +52,8 @@ def slow_aggregate(scores: np.ndarray, how: str, side: float, width: float) -> f
 @pytest.mark.parametrize("name", sorted(TOKEN_PROBES))
 def test_decisions_equal_a_slow_reference(name, how):
     X, y = marked(80, 0)
-    probe = AggregateProbe(name, how, C=0.1, temperature=0.5).fit(X, y)
+    assert min(map(len, X)) < WINDOW < max(map(len, X))
+    probe = AggregateProbe(name, how, C=0.1, temperature=0.5, window=WINDOW, k=K).fit(X, y)
     side, width = float(probe.side_[0]), 0.5 * float(probe.spread_[0])
     if how == "softmax":
         of_tokens = [x @ probe.coef_[0] + probe.intercept_[0] for x in X]
@@ -103,12 +115,12 @@ def pooled_score(name: str, how: str, marked_class: int) -> float:
     return AggregateProbe(name, how, C=0.1).fit(X, y).score(X_test, y_test)
 
 
-@pytest.mark.parametrize("how", ["max", "softmax"])
+@pytest.mark.parametrize("how", ["max", "softmax", "top-k"])
 @pytest.mark.parametrize("marked_class", [0, 1])
 @pytest.mark.parametrize("name", ["logistic", "ridge", "lda"])
 def test_finds_a_planted_token_that_mean_and_last_miss(name, how, marked_class):
     (X, y), (X_test, y_test) = marked(300, 0, marked_class), marked(400, 1, marked_class)
-    probe = AggregateProbe(name, how, C=0.1).fit(X, y)
+    probe = AggregateProbe(name, how, C=0.1, k=2).fit(X, y)
     assert probe.score(X_test, y_test) > 0.93
     assert probe.side_[0] == (1 if marked_class else -1)
     for missing in ("mean", "last"):
@@ -129,6 +141,18 @@ def test_a_low_temperature_is_the_maximum_and_a_high_one_the_mean():
         np.testing.assert_allclose(
             soft.decision_function(X), AggregateProbe("ridge", how).fit(X, y).decision_function(X), rtol=1e-3, atol=1e-3
         )
+
+
+def test_moving_averages_of_one_token_are_the_maximum_and_the_best_of_all_the_mean():
+    X, y = marked(60, 0)
+    wanted = AggregateProbe("ridge", "max").fit(X, y).decision_function(X)
+    for how, options in (("rolling-max", {"window": 1}), ("ema-max", {"window": 1}), ("top-k", {"k": 1})):
+        found = AggregateProbe("ridge", how, **options).fit(X, y)
+        np.testing.assert_allclose(found.decision_function(X), wanted, rtol=1e-9, atol=1e-9)
+    wanted = AggregateProbe("ridge", "mean").fit(X, y).decision_function(X)
+    for how, options in (("rolling-max", {"window": 1000}), ("top-k", {"k": 1000})):
+        found = AggregateProbe("ridge", how, **options).fit(X, y)
+        np.testing.assert_allclose(found.decision_function(X), wanted, rtol=1e-6, atol=1e-6)
 
 
 def test_several_classes():
