@@ -95,7 +95,7 @@ class Sae(nn.Module):
         if x.shape[-1] != self.cfg.d_in:
             raise UsageError(
                 f"the {self.kind} {printable(self.name)!r} reads a width of {self.cfg.d_in}; got activations "
-                f"[{', '.join(map(str, x.shape))}]; take the model and the point that it was trained on"
+                f"{list(x.shape)}; take the model and the point that it was trained on"
             )
         return x.to(self.W_enc.dtype)
 
