@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from probekit.tasks import Task
 
 ORDER = """
-    probe model dataset text tokens fpr out text_column messages_column id_column span_column columns header data_format
-    on_bad_row chat_template any_model picture title no_title width format batch_tokens device dtype revision via
-    device_map quantize
+    probe model dataset text tokens fpr base_rate out
+    text_column messages_column id_column span_column columns header data_format on_bad_row chat_template any_model
+    picture title no_title width format batch_tokens device dtype revision via device_map quantize
 """
 
 
@@ -68,6 +68,7 @@ def score(
     Examples:
         probekit score --probe runs/STORE/results/label-resid_pre-logistic --model gpt2 --text "The sky is green."
         probekit score --probe RESULTS:resid_pre.5 --model gpt2 --dataset new.csv --fpr 0.01 --out scores.csv
+        probekit score --probe RESULTS --model gpt2 --dataset new.csv --fpr 0.01 --base-rate 0.001
         probekit score --probe RESULTS --model gpt2 --text "The sky is green." --tokens
     """
     if job.dataset is None and not job.text:
@@ -81,7 +82,7 @@ def score(
     results, place = find_results(*split_name(job.probe))
     from probekit.scoring.probe import probe_of
 
-    known = probe_of(results, place, options.fpr)  # before the texts and the model are loaded
+    known = probe_of(results, place, options.fpr, options.base_rate)  # before the texts and the model are loaded
     if job.picture is not None:
         from probekit.plots.scores import check_scores_picture
 

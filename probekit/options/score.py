@@ -63,6 +63,13 @@ class ScoreOptions(ProgressOptions, heading=CHECKS):
         notes="The summary says what the threshold gives on test.",
         kind=RATE,
     )
+    base_rate: float | None = option(
+        None,
+        "Say how many of the flagged texts are of the second class where this share of all texts is, such as 0.001.",
+        notes="The precision, from the rates on test. Test sets have far more texts of the second class than traffic "
+        "has, so that their own precision says little.",
+        kind=RATE,
+    )
     any_model: bool = option(
         False,
         "Score with a model or tokenizer other than the probe's, such as a fine-tuned one.",

@@ -13,6 +13,7 @@ from probekit.text import counted, printable
 def about_scores(results: ProbeData, probe: ScoringProbe, tokens: bool, notes: list[str]) -> dict[str, Any]:
     """The `meta` of scores, JSON-able: the probe, its place, what the columns mean, and notes."""
     calibration, threshold = probe.calibration, probe.threshold
+    rates = {name: _plain(getattr(threshold, name, None)) for name in ("tpr", "test_fpr", "precision")}
     line = None if probe.spread is None else usual_line(probe.spread)
     lines = [_probability_line(probe, tokens)] if probe.classes else []
     lines += [] if threshold is None else [_threshold_line(probe, threshold, tokens)]
@@ -24,9 +25,7 @@ def about_scores(results: ProbeData, probe: ScoringProbe, tokens: bool, notes: l
         "read": position_name(probe.selection),
         "classes": probe.classes,
         "calibration": None if calibration is None else {**vars(calibration), "shift": calibration.shift.tolist()},
-        "threshold": None
-        if threshold is None
-        else {**vars(threshold), "tpr": _plain(threshold.tpr), "test_fpr": _plain(threshold.test_fpr)},
+        "threshold": None if threshold is None else {**vars(threshold), **rates},
         "unusual_above": None if line is None else {"distance": line[0], "expected_share": line[1]},
         "without_distance": probe.spread is None or (tokens and bool(probe.probe.of_sequences)),
         "notes": [*lines, *notes],

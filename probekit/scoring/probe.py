@@ -56,7 +56,9 @@ class ScoringProbe:
     origin: dict[str, Any]
 
 
-def probe_of(results: ProbeData, place: str | None, fpr: float | None = None) -> ScoringProbe:
+def probe_of(
+    results: ProbeData, place: str | None, fpr: float | None = None, base_rate: float | None = None
+) -> ScoringProbe:
     """The probe of a place of results; None is the place that validation chose.
 
     Raises:
@@ -90,7 +92,7 @@ def probe_of(results: ProbeData, place: str | None, fpr: float | None = None) ->
         each_token=bool(reading.get("each_token", selection == ALL and not layer.probe.of_sequences)),
         classes=list(meta["classes"]),
         calibration=calibration_of(results.rows, layer.place, layer.probe.log_odds),
-        threshold=None if fpr is None else choose_threshold(results.rows, layer.place, fpr),
+        threshold=None if fpr is None else choose_threshold(results.rows, layer.place, fpr, base_rate),
         spread=spread,
         reading=reading,
         origin=meta.get("activations", {}),

@@ -4,7 +4,16 @@ from dataclasses import dataclass
 
 from probekit.errors import DataError, UsageError
 from probekit.evaluation.results.row_scores import RowScores
-from probekit.evaluation.scores.rates import INTERVAL, Rate, RateThreshold, rates_at, threshold_for
+from probekit.evaluation.scores.rates import (
+    EACH_OF_TWO,
+    INTERVAL,
+    Precision,
+    Rate,
+    RateThreshold,
+    precision_at,
+    rates_at,
+    threshold_for,
+)
 from probekit.text import counted
 
 
@@ -19,6 +28,8 @@ class ChosenThreshold:
         flagged: how many of these it flags.
         tpr: true-positive rate on test; None without rows of the second class.
         test_fpr: false-positive rate on test; None without rows of the first class.
+        precision: on rows of which a stated share is of the second class; None where no share was stated, or test lacks
+            a class.
     """
 
     fpr: float
@@ -27,9 +38,10 @@ class ChosenThreshold:
     flagged: int
     tpr: Rate | None
     test_fpr: Rate | None
+    precision: Precision | None = None
 
 
-def choose_threshold(rows: RowScores | None, place: str, fpr: float) -> ChosenThreshold:
+def choose_threshold(rows: RowScores | None, place: str, fpr: float, base_rate: float | None = None) -> ChosenThreshold:
     """The threshold of a place's probe of two classes for a false-positive rate.
 
     Raises:
@@ -47,8 +59,12 @@ def choose_threshold(rows: RowScores | None, place: str, fpr: float) -> ChosenTh
     found = threshold_for(scores[chosen], rows.labels[chosen], fpr)
     if found.value is None:
         raise UsageError(unreachable(found))
-    tpr, test_fpr = rates_at(found.value, scores[tested], rows.labels[tested], rows.groups[tested])
-    return ChosenThreshold(fpr, found.value, found.negatives, found.flagged, tpr, test_fpr)
+    test = scores[tested], rows.labels[tested], rows.groups[tested]
+    tpr, test_fpr = rates_at(found.value, *test)
+    precision, wider = None, rates_at(found.value, *test, EACH_OF_TWO)
+    if base_rate is not None and wider[0] is not None and wider[1] is not None:
+        precision = precision_at(base_rate, *wider)
+    return ChosenThreshold(fpr, found.value, found.negatives, found.flagged, tpr, test_fpr, precision)
 
 
 def unreachable(found: RateThreshold) -> str:
@@ -71,8 +87,19 @@ def rate_text(rate: Rate | None) -> str:
 
 def threshold_text(threshold: ChosenThreshold, positive: str) -> str:
     """The threshold and its rates in one line; `positive` is the name of the second class."""
+    precision = threshold.precision
+    rare = "" if precision is None else f"; {precision_text(precision, positive)}"
     return (
         f"flagged: score >= {threshold.value:.4g}, chosen on validation for a false-positive rate of "
         f"{threshold.fpr:.2%}; on test it finds {rate_text(threshold.tpr)} of {positive}, and flags "
-        f"{rate_text(threshold.test_fpr)} of the others (95% intervals, {INTERVAL})"
+        f"{rate_text(threshold.test_fpr)} of the others (95% intervals, {INTERVAL}){rare}"
+    )
+
+
+def precision_text(precision: Precision, positive: str) -> str:
+    """The precision at a base rate in one line; `positive` is the name of the second class."""
+    share = "nothing is flagged" if precision.value is None else f"{precision.value:.3f} of the flagged texts are"
+    return (
+        f"where {precision.base_rate:.3g} of all texts are of {positive}, {share} [{precision.low:.3f}, "
+        f"{precision.high:.3f}] (precision, 95% or more)"
     )

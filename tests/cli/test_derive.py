@@ -62,6 +62,7 @@ CHECKED = {  # options with a check of their own
     "format": ("pdf,svg", ["pdf", "svg"]),
 }
 FIRST = {
+    "base_rate": ["--fpr", "0.1"],
     "top_k": ["--temperature", "1"],
     "top_p": ["--temperature", "1"],
     "quantize": ["--via", "transformers"],

@@ -159,7 +159,7 @@ EARLY = r"""
 2 train-probe STORE --by position --least-texts 0      -> least
 2 train-probe STORE --by position --concatenate        -> and concatenate (--concatenate) exclude each other
 2 train-probe STORE --by head --projection             -> a projection draws one layer of one curve
-2 train-probe STORE --aggregate top                    -> is one of mean, max, softmax, last; got 'top'
+2 train-probe STORE --aggregate top                    -> ema-max, top-k, softmax, last; got 'top'
 2 train-probe STORE --aggregate max --by position      -> leave one of the two out
 2 train-probe STORE --probe k-sparse --set train-probe.layer.k=4 -> train-probe.layer has no parameters
 2 train-probe STORE --config c.yaml                    -> expected a name and its parameters
@@ -234,7 +234,7 @@ LATE = r"""
 3 train-probe ALL --by position --least-texts 1000     -> no position has 1,000 texts of each class
 2 train-probe ALL --aggregate max --probe mlp          -> takes a linear probe of tokens
 2 train-probe ALL --aggregate max --position last      -> position last is one; leave position (--position) out
-2 train-probe ALL --aggregate max --set train-probe.probe.standardise=false -> it has C, temperature
+2 train-probe ALL --aggregate max --set train-probe.probe.standardise=false -> it has C, temperature, window, k
 2 train-probe HEADS --by head --point resid_pre        -> resid_pre has no heads
 2 causal PROBED                                        -> name the next word of each class
 2 causal PROBED --answers g,b,c                        -> a word for each of the 2 classes

@@ -12,7 +12,7 @@ from probekit.errors import DataError, UsageError
 from probekit.evaluation import ProbeResults
 from probekit.evaluation.results.report import MOST_NOTES, every_note, footnotes
 from probekit.evaluation.results.row_scores import RowScores
-from probekit.evaluation.scores.rates import rate_of, rates_at, threshold_for
+from probekit.evaluation.scores.rates import EACH_OF_TWO, precision_at, rate_of, rates_at, threshold_for
 from probekit.evaluation.train_probes import rates_of
 from probekit.scoring.threshold import choose_threshold, threshold_text
 
@@ -67,6 +67,25 @@ def test_intervals_are_those_of_clopper_and_pearson(hits: int, rows: int) -> Non
         assert copies.low <= found.low < found.high <= copies.high
 
 
+def test_precision_at_a_base_rate_is_that_of_a_population_with_it() -> None:
+    """And its interval holds it in 95% of 400 draws or more."""
+    rng, base, tpr, fpr = np.random.default_rng(0), 0.02, 0.7, 0.05
+    exact = base * tpr / (base * tpr + (1 - base) * fpr)
+    many = np.arange(100_000)
+    found = precision_at(base, rate_of(many < 70_000, many), rate_of(many < 5_000, many))
+    assert found.value == pytest.approx(exact)
+    held = 0
+    for _ in range(400):
+        flagged = [rng.random(n) < rate for n, rate in ((60, tpr), (200, fpr))]
+        one = precision_at(base, *(rate_of(some, np.arange(len(some)), EACH_OF_TWO) for some in flagged))
+        held += one.low <= exact <= one.high
+        population = [base * flagged[0].mean(), (1 - base) * flagged[1].mean()]
+        assert one.value == pytest.approx(population[0] / sum(population))
+    assert held >= 380
+    none = precision_at(base, rate_of(many < 0, many), rate_of(many < 0, many))
+    assert (none.value, none.low) == (None, 0.0)
+
+
 def test_intervals_hold_where_rows_of_a_group_agree() -> None:
     """In 300 draws of 30 groups of 8 rows, which share much of their rate; rows as if independent would not hold."""
     rng, groups, held = np.random.default_rng(0), np.repeat(np.arange(30), 8), np.zeros(2)
@@ -104,6 +123,12 @@ def test_what_a_threshold_gives_is_told_of_test_alone() -> None:
     line = threshold_text(found, "yes")
     assert f"it finds {tpr.value:.3f} [{tpr.low:.3f}, {tpr.high:.3f}], {tpr.hits} of 200 of yes" in line
     assert "false-positive rate of 5.00%" in line
+    assert found.precision is None
+    rare = choose_threshold(rows, "p.0", 0.05, base_rate=0.001).precision
+    assert rare is not None
+    assert rare.low < 0.001 * tpr.value / (0.001 * tpr.value + 0.999 * fpr.value) == rare.value < rare.high
+    line = threshold_text(choose_threshold(rows, "p.0", 0.05, base_rate=0.001), "yes")
+    assert f"where 0.001 of all texts are of yes, {rare.value:.3f} of the flagged texts are [{rare.low:.3f}" in line
 
 
 def test_rows_of_a_group_are_counted_together() -> None:

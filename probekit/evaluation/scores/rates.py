@@ -12,6 +12,7 @@ from scipy.special import betaincinv, stdtrit
 
 DEFAULT_FPR = 0.01
 LEVEL = 0.95
+EACH_OF_TWO = 1 - (1 - LEVEL) / 2  # of two rates, so that both intervals hold together with LEVEL
 INTERVAL = "Clopper-Pearson"
 
 
@@ -55,6 +56,23 @@ class Rate:
     groups: int
 
 
+@dataclass(frozen=True)
+class Precision:
+    """The share of flagged rows that are of class 1, where a stated share of all rows is.
+
+    Attributes:
+        base_rate: that share of all rows.
+        value: the precision; None where nothing is flagged.
+        low: lower end of the interval, which holds with 95% or more.
+        high: upper end.
+    """
+
+    base_rate: float
+    value: float | None
+    low: float
+    high: float
+
+
 def threshold_for(scores: np.ndarray, labels: np.ndarray, fpr: float = DEFAULT_FPR) -> RateThreshold:
     """The threshold for a false-positive rate, chosen on scores [N] and labels [N].
 
@@ -75,7 +93,7 @@ def threshold_for(scores: np.ndarray, labels: np.ndarray, fpr: float = DEFAULT_F
 
 
 def rates_at(
-    threshold: float, scores: np.ndarray, labels: np.ndarray, groups: np.ndarray | None = None
+    threshold: float, scores: np.ndarray, labels: np.ndarray, groups: np.ndarray | None = None, level: float = LEVEL
 ) -> tuple[Rate | None, Rate | None]:
     """The true-positive and the false-positive rate of scores [N] with labels [N]; None for a class without rows.
 
@@ -84,12 +102,26 @@ def rates_at(
     flagged, labels = np.asarray(scores) >= threshold, np.asarray(labels)
     groups = np.arange(len(labels)) if groups is None else np.asarray(groups)
     positive, negative = (
-        rate_of(flagged[labels == k], groups[labels == k]) if (labels == k).any() else None for k in (1, 0)
+        rate_of(flagged[labels == k], groups[labels == k], level) if (labels == k).any() else None for k in (1, 0)
     )
     return positive, negative
 
 
-def rate_of(flagged: np.ndarray, groups: np.ndarray) -> Rate:
+def precision_at(base_rate: float, tpr: Rate, fpr: Rate) -> Precision:
+    """The precision at a base rate, of rates whose intervals hold at `EACH_OF_TWO` each.
+
+    It rises with the true-positive rate and falls with the false-positive rate, so that opposite ends bound it.
+    """
+
+    def of(found: float, wrongly: float) -> float | None:
+        right, wrong = base_rate * found, (1 - base_rate) * wrongly
+        return right / (right + wrong) if right + wrong else None
+
+    low, high = of(tpr.low, fpr.high), of(tpr.high, fpr.low)
+    return Precision(base_rate, of(tpr.value, fpr.value), low or 0.0, 1.0 if high is None else high)
+
+
+def rate_of(flagged: np.ndarray, groups: np.ndarray, level: float = LEVEL) -> Rate:
     """The share of flagged rows, bool [N] in groups [N], with the interval of Clopper and Pearson (1934).
 
     Rows of a group count together: the interval is that of as many independent rows as would vary as much (Korn and
@@ -98,11 +130,11 @@ def rate_of(flagged: np.ndarray, groups: np.ndarray) -> Rate:
     hits, n = int(flagged.sum()), len(flagged)
     unit = np.unique(groups, return_inverse=True)[1].ravel()
     G, share = int(unit.max()) + 1, hits / n
-    low, high = _exact_ends(share, n if n == G else _independent_rows(flagged, unit, G))
+    low, high = _exact_ends(share, n if n == G else _independent_rows(flagged, unit, G, level), level)
     return Rate(share, low, high, hits, n, G)
 
 
-def _independent_rows(flagged: np.ndarray, unit: np.ndarray, G: int) -> float:
+def _independent_rows(flagged: np.ndarray, unit: np.ndarray, G: int, level: float) -> float:
     """How many independent rows would give the share of flagged rows [N] the variance that it has over G units."""
     n, share = len(flagged), float(flagged.mean())
     if G == 1 or share in (0, 1):
@@ -111,13 +143,13 @@ def _independent_rows(flagged: np.ndarray, unit: np.ndarray, G: int) -> float:
     variance = G / (G - 1) * float((off**2).sum())
     if variance == 0:
         return n
-    wider = stdtrit(G - 1, (1 + LEVEL) / 2) / stdtrit(n - 1, (1 + LEVEL) / 2)  # the variance itself is an estimate
+    wider = stdtrit(G - 1, (1 + level) / 2) / stdtrit(n - 1, (1 + level) / 2)  # the variance itself is an estimate
     return min(n, float(share * (1 - share) / variance / wider**2))
 
 
-def _exact_ends(share: float, n: float) -> tuple[float, float]:
+def _exact_ends(share: float, n: float, level: float) -> tuple[float, float]:
     """The interval of Clopper and Pearson of share * n hits in n rows; n need not be whole."""
-    tail = (1 - LEVEL) / 2
+    tail = (1 - level) / 2
     low = float(betaincinv(share * n, n - share * n + 1, tail)) if share > 0 else 0.0
     high = float(betaincinv(share * n + 1, n - share * n, 1 - tail)) if share < 1 else 1.0
     return low, high
