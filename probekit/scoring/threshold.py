@@ -61,9 +61,9 @@ def choose_threshold(rows: RowScores | None, place: str, fpr: float, base_rate: 
         raise UsageError(unreachable(found))
     test = scores[tested], rows.labels[tested], rows.groups[tested]
     tpr, test_fpr = rates_at(found.value, *test)
-    precision, wider = None, rates_at(found.value, *test, EACH_OF_TWO)
-    if base_rate is not None and wider[0] is not None and wider[1] is not None:
-        precision = precision_at(base_rate, *wider)
+    precision, (wider_tpr, wider_fpr) = None, rates_at(found.value, *test, EACH_OF_TWO)
+    if base_rate is not None and wider_tpr is not None and wider_fpr is not None:
+        precision = precision_at(base_rate, wider_tpr, wider_fpr)
     return ChosenThreshold(fpr, found.value, found.negatives, found.flagged, tpr, test_fpr, precision)
 
 

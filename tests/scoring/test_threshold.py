@@ -126,6 +126,7 @@ def test_what_a_threshold_gives_is_told_of_test_alone() -> None:
     assert found.precision is None
     rare = choose_threshold(rows, "p.0", 0.05, base_rate=0.001).precision
     assert rare is not None
+    assert rare.value is not None
     assert rare.low < 0.001 * tpr.value / (0.001 * tpr.value + 0.999 * fpr.value) == rare.value < rare.high
     line = threshold_text(choose_threshold(rows, "p.0", 0.05, base_rate=0.001), "yes")
     assert f"where 0.001 of all texts are of yes, {rare.value:.3f} of the flagged texts are [{rare.low:.3f}" in line
