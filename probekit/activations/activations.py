@@ -488,6 +488,11 @@ class Latents(_View):
         size = max(1, ENCODED_BYTES // (4 * sae.cfg.d_latents))
         return (sae.encode(rows) for block in blocks for rows in block.split(size))
 
+    @property
+    def saes(self) -> list[Sae]:
+        """The autoencoders, in the order of the places."""
+        return [*self._saes.values()]
+
     def width(self, place: Place) -> int:
         """How many latents a place has."""
         return self._saes[place].cfg.d_latents

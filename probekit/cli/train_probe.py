@@ -13,6 +13,7 @@ from probekit.cli.fields import Output, argument
 from probekit.cli.results import check_question, emit
 from probekit.errors import UsageError
 from probekit.files.remote.path import AnyPath
+from probekit.files.run import question_digest
 from probekit.logging_to.check import check_tracker
 from probekit.machine.program import loading
 from probekit.machine.progress import parts_line
@@ -25,11 +26,11 @@ from probekit.options.probe import BY_HEAD
 from probekit.options.question import Question, asked_by, default_folder
 
 if TYPE_CHECKING:
-    from probekit.activations import Store
+    from probekit.activations import Activations, Store
     from probekit.evaluation import ProbeResults
 
 ORDER = """
-    store layer point label probe position quick out baseline metric C
+    store layer point label probe position quick out baseline sae force metric C
     by within least_texts aggregate concatenate folds drop_leaks on_bad_row nuisance shift_column
     controls control_type control_C no_codelength no_intervals
     title no_title width format projection log_to seed check memory engine workers gpus_per_worker address
@@ -53,6 +54,14 @@ class TrainProbeJob(ClusterOptions, Output):
         READING,
         heading=CHECKS,
     )
+    sae: list[str] | None = option(
+        None,
+        "Probe the latents of these sparse autoencoders or transcoders: folders, or hf://owner/name/folder.",
+        kinds.NAMES,
+        notes="Files of SAELens, sparsify and Gemma Scope. Each reads a place of the store; several give a curve.",
+        metavar="PATHS",
+    )
+    force: bool = option(False, "With --sae: go on where an autoencoder names another model than the store does.")
     out: Path | None = option(
         None, "Where the results go.  [default: STORE/results/LABEL-POINT-PROBE...]", metavar="DIR"
     )
@@ -88,6 +97,7 @@ def train_probe(job: TrainProbeJob, options: ProbeOptions, picture: PictureOptio
         probekit train-probe runs/gpt2-sst2-heads --by head --point z,v --label all
         probekit train-probe runs/gpt2-sst2 --probe mean-diff --projection
         probekit train-probe runs/gpt2-sst2 --probe k-sparse --set train-probe.probe.k=4
+        probekit train-probe runs/gpt2-sst2 --sae path/to/sae --probe k-sparse
     """
     if job.baseline not in (None, "random-init"):
         raise UsageError(f"unknown baseline {job.baseline!a}; give --baseline random-init, or leave it out")
@@ -95,11 +105,13 @@ def train_probe(job: TrainProbeJob, options: ProbeOptions, picture: PictureOptio
         check_tracker(job.log_to)
     if job.store is not None and (inside := stores_in(job.store)):
         for each in inside:
-            stores.check_places(each, options)
+            if not job.sae:
+                stores.check_places(each, options)
         train_each(inside, partial(_train_checkpoint, options, job, picture), job.json, job.quiet)
         return
     path: AnyPath = job.store or newest_manifest(Path("runs"))
-    stores.check_places(path, options)
+    if not job.sae:  # or the point is that of the latents
+        stores.check_places(path, options)
     stores.check_results_out(job.out, path)
     with parts_line(console.bars(job.quiet)) as line:
         line.part("reading the store")
@@ -120,13 +132,13 @@ def _train_checkpoint(options: ProbeOptions, job: TrainProbeJob, picture: Pictur
     return train(load_activations(path, job.check), options, own, picture, show=False)
 
 
-def several_of(options: ProbeOptions, store: "Store") -> dict[str, Any]:
+def several_of(options: ProbeOptions, acts: "Activations") -> dict[str, Any]:
     """`points`, `labels` and `probes` where --point, --label and --probe name several.
 
     For points and labels also "all"; a name that exists is taken whole.
     """
     found: dict[str, Any] = {"probe": None, "probes": options.probe} if len(options.each_probe) > 1 else {}
-    for one, known in (("point", store.points), ("label", store.labels)):
+    for one, known in (("point", acts.points), ("label", acts.labels)):
         given = getattr(options, one)
         if given is None or given in known:
             continue
@@ -157,22 +169,25 @@ def train(
             with loading():
                 from probekit import plots  # noqa: F401  the results are drawn
                 from probekit.activations import random_init_of, record_of_labels, with_label_columns
+                from probekit.activations.activations import Latents
                 from probekit.verbs.train_probes import train_probes
 
         store = with_label_columns(store, *kinds.names(options.label or ""), options.label)
-        several = several_of(options, store)
-        question, how = _question(store, options, job, several)
-        known = record_of_labels(store, _labels(several, options, store))
+        acts = _encoded(store, job)
+        several = several_of(options, acts)
+        question, how = _question(acts, options, job, several)
+        known = record_of_labels(acts, _labels(several, options, acts))
         check_question(job.out, question, known)
         if job.baseline is not None:
-            how["random_init"] = random_init_of(store, progress=console.bars(job.quiet))
+            noise = random_init_of(store, progress=console.bars(job.quiet))
+            how["random_init"] = noise.encode(acts.saes, force=True) if isinstance(acts, Latents) else noise
         with parts_line(console.bars(job.quiet)) as line:
-            results: Any = train_probes(store, **how, on_progress=line.set, on_part=line.part)
+            results: Any = train_probes(acts, **how, on_progress=line.set, on_part=line.part)
     meta: dict[str, Any] = (next(iter(results.values())) if question.kind in ("curves", "grids") else results).meta
     results.meta["activations"] = {key: known.get(key, value) for key, value in meta["activations"].items()}
     names = [getattr(options, key) if several and getattr(options, key) else meta[key] for key in ("label", "point")]
     folder = job.out or default_folder(question, results_home(store.path), *names, meta["probe"])
-    also = partial(_projection, results, store, folder, picture) if job.projection else list
+    also = partial(_projection, results, acts, folder, picture) if job.projection else list
     emit(results, question, folder, job if show else None, picture, complete, {"store": str(store.path)}, also)
     if job.log_to is not None:
         from probekit.logging_to.trackers import log_results
@@ -181,18 +196,34 @@ def train(
     return folder
 
 
+def _encoded(store: "Store", job: TrainProbeJob) -> "Activations":
+    """The latents of the store's activations, where autoencoders are named; else the store."""
+    if not job.sae:
+        return store
+    from probekit.latents import load_sae
+
+    return store.encode([load_sae(path) for path in job.sae], job.force)
+
+
+def _saes_asked(acts: "Activations", job: TrainProbeJob) -> dict[str, Any]:
+    """What the question says of autoencoders: where they are, and a digest of what they are."""
+    if not job.sae:
+        return {}
+    return {"sae": job.sae, "sae_digest": question_digest(acts.meta["latents"])[:8], "force": job.force}
+
+
 def _question(
-    store: "Store", options: ProbeOptions, job: TrainProbeJob, several: dict[str, Any]
+    acts: "Activations", options: ProbeOptions, job: TrainProbeJob, several: dict[str, Any]
 ) -> tuple[Question, dict[str, Any]]:
     """What is asked, and the arguments of `train_probes`; the probe's parameters are checked."""
-    first = dataclasses.replace(options, label=next(iter(_labels(several, options, store)), None))
+    first = dataclasses.replace(options, label=next(iter(_labels(several, options, acts)), None))
     if job.projection and several:
         raise UsageError("--projection draws one curve; name one point and one label, or leave it out")
-    probe = probes.check_parameters(first, store)  # the kind of the first label decides what a name means
+    probe = probes.check_parameters(first, acts)  # the kind of the first label decides what a name means
     if job.projection:
-        probes.check_linear(first, store)
-    asked = asked_by(options, probe=probe, random_init=job.baseline is not None)
-    how = {**vars(options), "probe": probes.make_probe(probe, first, store), **several}
+        probes.check_linear(first, acts)
+    asked = asked_by(options, probe=probe, random_init=job.baseline is not None, **_saes_asked(acts, job))
+    how = {**vars(options), "probe": probes.make_probe(probe, first, acts), **several}
     how |= {name: getattr(job, name) for name in ("memory", *(field.name for field in fields(ClusterOptions)))}
     return Question("train-probe", _kind(options, several), asked), how
 
@@ -206,20 +237,20 @@ def _kind(options: ProbeOptions, several: dict[str, Any]) -> str:
     return {None: "curve", BY_HEAD: "heads"}.get(options.by, "positions")
 
 
-def _labels(several: dict[str, Any], options: ProbeOptions, store: "Store") -> list[str]:
+def _labels(several: dict[str, Any], options: ProbeOptions, acts: "Activations") -> list[str]:
     """The label sets that probes are trained for."""
-    named = several.get("labels", [options.label or store.target])
-    return [*store.labels] if named == "all" else named
+    named = several.get("labels", [options.label or acts.target])
+    return [*acts.labels] if named == "all" else named
 
 
-def _projection(results: "ProbeResults", store: "Store", folder: Path, picture: PictureOptions) -> list[Path]:
+def _projection(results: "ProbeResults", acts: "Activations", folder: Path, picture: PictureOptions) -> list[Path]:
     """Draw the selected layer, if there is one."""
     from probekit.plots import save_projection_plot
 
     if results.selected is None:
         console.note("no projection: no layer was selected, as the task has no validation split")
         return []
-    return [save_projection_plot(results, store, folder, **vars(picture))]
+    return [save_projection_plot(results, acts, folder, **vars(picture))]
 
 
 def _newest(quiet: bool) -> AnyPath:

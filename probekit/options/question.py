@@ -134,6 +134,8 @@ def _tags(question: Question) -> list[str]:
         named.pop("aggregate", None)  # the probe's name says it
     if asked["random_init"]:
         named["random_init"] = True
+    if asked.get("sae"):
+        named["sae"] = asked["sae_digest"]
     tags = {field.name: help_of(field).tag for field in dataclasses.fields(options)}
     order = dict.fromkeys([*NAME_ORDER, *(name for name in named if name != "seed"), "seed"])
     spelled = {name: name.replace("_", "-") if tags.get(name) is None else tags[name] for name in order}
@@ -158,6 +160,8 @@ def words_of(asked: Mapping[str, Any], of: Sequence[str], more: Iterable[str] = 
     command = next((command for key, command in _ASKED_OF.items() if key in asked), "train-probe")
     options, forms = OPTIONS_OF[command]
     words = typed(options, asked, command, forms) + (["--baseline", "random-init"] * bool(asked.get("random_init")))
+    if asked.get("sae"):
+        words += ["--sae", ",".join(asked["sae"]), *["--force"] * asked["force"]]
     return ["probekit", command, *of, *words, *more]
 
 

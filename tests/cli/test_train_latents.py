@@ -1,0 +1,96 @@
+"""`probekit train-probe --sae`: the numbers of Python, a folder of their own, and the command that makes them."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import probekit as pk
+from probekit.cli.main import run
+from probekit.options.question import words_of
+from probekit.points import Place
+
+Capture = pytest.CaptureFixture[str]
+
+
+def sae_folder(folder: Path, width: int, layer: int, seed: int = 0, **about: Any) -> str:
+    folder.mkdir(parents=True)
+    draw = torch.Generator().manual_seed(seed)
+    shapes = {"W_enc": (width, 64), "W_dec": (64, width), "b_enc": (64,), "b_dec": (width,)}
+    save_file({name: torch.randn(*s, generator=draw) for name, s in shapes.items()}, folder / "sae_weights.safetensors")
+    fields = {"architecture": "topk", "d_in": width, "d_sae": 64, "k": 8}
+    fields["metadata"] = {"hook_name": f"blocks.{layer}.hook_resid_pre", **about}
+    (folder / "cfg.json").write_text(json.dumps(fields))
+    return str(folder)
+
+
+def results_of(capsys: Capture) -> Path:
+    return Path(json.loads(capsys.readouterr().out)["results"])
+
+
+def test_latents_from_the_command_line(here: Path, store: Path, tmp_path: Path, capsys: Capture) -> None:
+    acts = pk.load_activations(store)
+    width = acts["resid_pre", 0].shape[1]
+    paths = [sae_folder(tmp_path / f"sae{layer}", width, layer) for layer in range(2)]
+    job = ["train-probe", str(store), "--probe", "k-sparse", "--C", "1", "--json"]
+    assert run([*job, "--sae", ",".join(paths)]) == 0
+    folder = results_of(capsys)
+    found = pk.ProbeResults.load(folder)
+    wanted = pk.train_probes(acts.encode([pk.load_sae(path) for path in paths]), probe="k-sparse", C=1.0)
+    assert [Place(layer.point, layer.layer) for layer in found.layers] == [Place("latents", 0), Place("latents", 1)]
+    assert [layer.metrics for layer in found.layers] == [layer.metrics for layer in wanted.layers]
+    assert found.meta["activations"]["latents"] == wanted.meta["activations"]["latents"]
+
+
+def test_other_autoencoders_have_another_folder(here: Path, store: Path, tmp_path: Path, capsys: Capture) -> None:
+    width = pk.load_activations(store)["resid_pre", 0].shape[1]
+    paths = [sae_folder(tmp_path / f"of{seed}", width, 1, seed) for seed in range(2)]
+    job = ["train-probe", str(store), "--quick", "--json"]
+    folders = set()
+    for path in [*paths, paths[0]]:
+        assert run([*job, "--sae", path]) == 0
+        folders.add(results_of(capsys))
+    assert len(folders) == 2
+    assert run([*job, "--sae", paths[0], "--out", str(tmp_path / "out")]) == 0
+    capsys.readouterr()
+    assert run([*job, "--sae", paths[1], "--out", str(tmp_path / "out")]) == 5
+    assert "holds results of other settings or data" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("about", "layer", "width", "code", "words"),
+    [
+        ({"model_name": "gemma-2-2b"}, 0, 0, 2, "was trained on 'gemma-2-2b', and the activations are of"),
+        ({}, 7, 0, 2, "no activations of resid_pre.7 here"),
+        ({}, 0, 5, 2, "reads a width of 5"),
+    ],
+)
+def test_an_autoencoder_of_something_else(
+    here: Path, store: Path, tmp_path: Path, capsys: Capture, about: Any, layer: int, width: int, code: int, words: str
+) -> None:
+    own = pk.load_activations(store)["resid_pre", 0].shape[1]
+    path = sae_folder(tmp_path / "sae", width or own, layer, **about)
+    assert run(["train-probe", str(store), "--quick", "--sae", path]) == code
+    assert words in capsys.readouterr().err
+    if about:
+        assert run(["train-probe", str(store), "--quick", "--sae", path, "--force", "--json"]) == 0
+        found = json.loads((results_of(capsys) / "results.json").read_text())
+        assert found["meta"]["asked"]["force"]
+
+
+def test_the_command_that_results_print_makes_them_again(
+    here: Path, store: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    width = pk.load_activations(store)["resid_pre", 0].shape[1]
+    path = sae_folder(tmp_path / "sae", width, 0)
+    assert run(["train-probe", str(store), "--quick", "--sae", path, "--json"]) == 0
+    folder = results_of(capsys)
+    before = json.loads((folder / "results.json").read_text())
+    words = words_of(before["meta"]["asked"], [str(store)], ["--json"])
+    assert shlex.join(words).endswith(f"--sae {path} --json")
+    assert run(words[1:]) == 0
+    assert results_of(capsys) == folder
