@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from probekit.evaluation import ProbeResults
 
 ORDER = """
-    store layer point label probe position quick out baseline sae force metric C
-    by within least_texts aggregate concatenate folds drop_leaks on_bad_row nuisance shift_column
+    store layer point label probe position quick out baseline metric C
+    sae force by within least_texts aggregate concatenate folds drop_leaks on_bad_row nuisance shift_column
     controls control_type control_C no_codelength no_intervals
     title no_title width format projection log_to seed check memory engine workers gpus_per_worker address
 """
