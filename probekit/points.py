@@ -154,15 +154,16 @@ def depth_of(place: Place, n_layers: int) -> float | None:
     """The share of the model's blocks that come before a place: 0 at the embedding, 1 at the output of the last block.
 
     A place inside a block, such as the output of its attention, counts half of that block. None for places side by
-    side, which have no depth of their own.
+    side and for latents, whose names do not say where in a block they were read.
     """
     point, layer = place
-    if point not in POINTS:
-        return None
     base = base_name(point)
+    if point not in POINTS or base == "latents":
+        return None
     if layer is None:
         return 0.0 if "embed" in base else 1.0
-    done = {"resid_pre": 0.0, "resid_post": 1.0}.get(base, 0.0 if "embed" in base else 0.5)
+    ends = {"resid_pre": 0.0, "resid_pre_streams": 0.0, "resid_post": 1.0, "resid_post_streams": 1.0}
+    done = ends.get(base, 0.0 if "embed" in base else 0.5)
     return min(1.0, (layer + done) / max(1, n_layers))
 
 

@@ -7,7 +7,6 @@ Axes: N examples, P positions, L query position, M key position, T tokens of all
 H heads, D width of the place (d_model for the residual stream, n_heads * d_head for q, k, v, z).
 """
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_args
@@ -26,6 +25,7 @@ from probekit.activations.select_rows import (
     selected_values,
 )
 from probekit.errors import DataError, UsageError
+from probekit.latents.config import plain_name
 from probekit.latents.sae import Sae
 from probekit.options.check import check_among, is_whole
 from probekit.options.task import OnBadRow
@@ -36,13 +36,15 @@ from probekit.points import (
     Place,
     PointSpec,
     UnknownPoint,
+    base_name,
+    in_stack,
     joined_name,
     spans_of,
 )
 from probekit.selections import ALL, PER_EXAMPLE, Selection, not_a_selection
 from probekit.tasks.base import Task, examples_table, without_bad_rows
 from probekit.tasks.token_labels import token_rows
-from probekit.text import counted, listed, printable
+from probekit.text import counted, kind_of, listed, printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,8 +71,19 @@ class Activations(NamedPlaces, Mapping[Place, Tensor]):
         self.task = task
         self.layout = layout
 
+    in_shards: bool = False
+    """Whether `shards` gives the rows of a place, some examples at a time, so that memory need not hold all."""
+
     def _rows(self, place: Place) -> Tensor:
         """All rows of a place, [R, D], those of example 0 first."""
+        raise NotImplementedError
+
+    def width(self, place: Place) -> int:
+        """D of a place."""
+        raise NotImplementedError
+
+    def shards(self, key: PointSpec) -> Iterator[tuple[np.ndarray, Tensor]]:
+        """One place, some examples at a time: (examples int64, their rows [R, D]); where `in_shards`."""
         raise NotImplementedError
 
     def __getitem__(self, key: PointSpec) -> Tensor:
@@ -118,9 +131,10 @@ class Activations(NamedPlaces, Mapping[Place, Tensor]):
         return SideBySide(self, [[self._known(place) for place in places]])
 
     def encode(self, saes: Sae | Sequence[Sae], force: bool = False) -> "Activations":
-        """The latents of sparse autoencoders or transcoders: a place ("latents", layer) of each, [N, latents].
+        """The latents of sparse autoencoders or transcoders: a place ("latents", layer) of each.
 
-        They are worked out of the rows that each reads, whenever they are read.
+        A place has a row for each row that its autoencoder reads: [N, F] for F latents, [N, P, F] for several
+        positions, [T, F] for all tokens. Latents are computed anew on each read.
 
         Args:
             saes: as `load_sae` gives them, of different layers.
@@ -128,9 +142,14 @@ class Activations(NamedPlaces, Mapping[Place, Tensor]):
 
         Raises:
             UnknownPoint: a place that an autoencoder reads was not extracted.
-            UsageError: its place is not known, two are of one layer, it is of another width, or of another model.
+            UsageError: something else than autoencoders, or none; a place that is not known, two of one layer, another
+                width, another model.
         """
-        return Latents(self, [saes] if isinstance(saes, Sae) else [*saes], force)
+        given = [saes] if isinstance(saes, Sae) else [*saes] if isinstance(saes, Sequence) else []
+        if not given or not all(isinstance(one, Sae) for one in given):
+            got = kind_of(saes) if saes else "an empty list"
+            raise UsageError(f"encode takes what load_sae gives, or a list of these; got {got}")
+        return Latents(self, given, force)
 
     def __contains__(self, key: object) -> bool:
         try:
@@ -242,6 +261,10 @@ class ActivationSet(Activations):
     def _rows(self, place: Place) -> Tensor:
         return self._tensors[place]
 
+    def width(self, place: Place) -> int:
+        """D of a place."""
+        return self._tensors[place].shape[1]
+
     def _n_bytes(self) -> int:
         return sum(x.numel() * x.element_size() for x in self._tensors.values())
 
@@ -262,6 +285,10 @@ class _View(Activations):
 
     def _rows(self, place: Place) -> Tensor:
         return self._source._rows(place)
+
+    def width(self, place: Place) -> int:
+        """D of a place."""
+        return self._source.width(place)
 
     def _n_bytes(self) -> int:
         return self._source._n_bytes()
@@ -437,6 +464,10 @@ class SideBySide(Activations):
     def _rows(self, place: Place) -> Tensor:
         return torch.cat([self._source._rows(one) for one in self._groups[place]], dim=1)
 
+    def width(self, place: Place) -> int:
+        """D of the joined places."""
+        return sum(self._source.width(one) for one in self._groups[place])
+
     def _n_bytes(self) -> int:
         return self._source._n_bytes()
 
@@ -453,61 +484,90 @@ class Latents(_View):
         UsageError: as `Activations.encode`.
     """
 
+    in_shards = True
+
     def __init__(self, source: Activations, saes: Sequence[Sae], force: bool = False):
         self._saes: dict[Place, Sae] = {}
+        self._reads: dict[Place, Place] = {}
         for sae in saes:
             if sae.cfg.place is None:
+                said = f", but {sae.cfg.hook!a:.100}, which is no point here" if sae.cfg.hook else ""
                 raise UsageError(
-                    f"the files of {sae.name!a:.200} do not say what it reads; give it: load_sae(..., "
+                    f"the files of {sae.name!a:.200} do not name the point that it reads{said}; name it: load_sae(..., "
                     'place="resid_post.8")'
                 )
-            source._known(sae.cfg.place)
-            place = Place(LATENTS, sae.cfg.place.layer)
+            reads = source._known(sae.cfg.place)
+            place = Place(in_stack(LATENTS, reads.point.rpartition(base_name(reads.point))[0]), reads.layer)
             if place in self._saes:
                 raise UsageError(f"{self._saes[place].name!a:.200} and {sae.name!a:.200} are of one layer; encode each")
+            if source.width(reads) != sae.cfg.d_in:
+                raise UsageError(
+                    f"{sae.name!a:.200} reads a width of {sae.cfg.d_in}, and {reads} is {source.width(reads)} wide; "
+                    "take the model and the point that it was trained on"
+                )
             model = str(source.meta.get("model", ""))
-            if sae.cfg.model and not _same_model(sae.cfg.model, model) and not force:
+            if sae.cfg.model and plain_name(sae.cfg.model) != plain_name(model) and not force:
                 raise UsageError(
                     f"{sae.name!a:.200} was trained on {sae.cfg.model!a:.80}, and the activations are of "
-                    f"{model!a:.80}; if these are the same weights, give force=True"
+                    f"{model!a:.80}; if these are the same weights, give force=True (--force)"
                 )
-            self._saes[place] = sae
+            self._saes[place], self._reads[place] = sae, reads
         about = {
-            str(place): {"of": str(sae.cfg.place), "sae": sae.name, "fingerprint": sae.fingerprint()}
+            str(place): {"of": str(self._reads[place]), "sae": sae.name, "fingerprint": sae.fingerprint()}
             for place, sae in self._saes.items()
         }
-        super().__init__(source, source.task, source.layout, points=[LATENTS], latents=about)
+        points = list(dict.fromkeys(point for point, _ in self._saes))
+        super().__init__(source, source.task, source.layout, points=points, latents=about)
         self._places = [*self._saes]
-
-    def _rows(self, place: Place) -> Tensor:
-        return torch.cat([*self.encoded(place, [self._source._rows(self.reads(place))])])
-
-    def encoded(self, place: Place, blocks: Iterable[Tensor]) -> Iterator[Tensor]:
-        """The latents of a place, some rows at once, from blocks of rows that its autoencoder reads."""
-        sae = self._saes[place]
-        size = max(1, ENCODED_BYTES // (4 * sae.cfg.d_latents))
-        return (sae.encode(rows) for block in blocks for rows in block.split(size))
 
     @property
     def saes(self) -> list[Sae]:
         """The autoencoders, in the order of the places."""
         return [*self._saes.values()]
 
+    def reads(self, place: Place) -> Place:
+        """The place of the source that the latents are of."""
+        return self._reads[place]
+
     def width(self, place: Place) -> int:
         """How many latents a place has."""
         return self._saes[place].cfg.d_latents
 
-    def reads(self, place: Place) -> Place:
-        """The place of the source that the latents are of."""
-        read = self._saes[place].cfg.place
-        assert read is not None
-        return read
+    def shards(self, key: PointSpec) -> Iterator[tuple[np.ndarray, Tensor]]:
+        """The latents of a place as those of a store are read, or of as many examples as are encoded at once."""
+        place = self._known(key)
+        source, reads, layout = self._source, self._reads[place], self._source.layout
+        if source.in_shards:
+            for examples, rows in source.shards(reads):
+                yield examples, torch.cat([*self.encoded(place, [rows])])
+            return
+        rows, ends = source._rows(reads), np.cumsum(layout.counts(reads))
+        start = 0
+        while start < len(ends):
+            before = int(ends[start - 1]) if start else 0
+            stop = max(start + 1, int(np.searchsorted(ends, before + self._at_once(place), side="right")))
+            yield np.arange(start, stop), torch.cat([*self.encoded(place, [rows[before : int(ends[stop - 1])]])])
+            start = stop
 
+    def encoded(self, place: Place, blocks: Iterable[Tensor]) -> Iterator[Tensor]:
+        """The latents of a place, some rows at once, from blocks of rows that its autoencoder reads."""
+        return (self._saes[place].encode(rows) for block in blocks for rows in block.split(self._at_once(place)))
 
-def _same_model(theirs: str, ours: str) -> bool:
-    """Whether two names may be of one model: "gpt2-small" and "openai-community/gpt2"."""
-    one, other = (re.sub(r"[^a-z0-9]", "", name.rpartition("/")[2].lower()) for name in (theirs, ours))
-    return bool(one and other) and (one.startswith(other) or other.startswith(one))
+    def _at_once(self, place: Place) -> int:
+        return max(1, ENCODED_BYTES // (4 * self.width(place)))
+
+    def _rows(self, place: Place) -> Tensor:
+        rows = self._source._rows(self._reads[place])
+        found, start = torch.empty(0), 0
+        for block in self.encoded(place, [rows]):
+            if not start:
+                found = block.new_empty(len(rows), block.shape[1])
+            found[start : start + len(block)] = block
+            start += len(block)
+        return found if start else self._saes[place].encode(rows)
+
+    def _n_bytes(self) -> int:
+        return sum(int(self.layout.counts(place).sum()) * 4 * self.width(place) for place in self._places)
 
 
 def _meta_of(tensors: Mapping[Place, Tensor], task: Task) -> dict[str, Any]:

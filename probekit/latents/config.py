@@ -11,7 +11,7 @@ from typing import Any
 
 from probekit.errors import DataError
 from probekit.options.check import is_whole
-from probekit.points import Place, UnknownPoint
+from probekit.points import Place, UnknownPoint, base_name
 from probekit.text import listed
 
 Activation = str  # "relu", "gated", "jumprelu", "topk" or "groupmax"
@@ -32,15 +32,32 @@ _READ = {
     "architecture", "d_in", "d_sae", "d_out", "k", "apply_b_dec_to_input", "normalize_activations", "metadata",
     "reshape_activations", "rescale_acts_by_decoder_norm", "activation_fn", "activation_fn_str", "activation_fn_kwargs",
     "finetuning_scaling_factor", "hook_name", "hook_point", "hook_name_out", "hook_head_index", "hook_point_head_index",
-    "hook_head_index_out", "model_name", "dtype", "device",
+    "hook_head_index_out", "model_name", "model_from_pretrained_kwargs", "dtype", "device",
 }  # fmt: skip
-_OF_TRAINING = re.compile(  # where, on what and how it was trained: nothing of this changes what it computes
-    r"(act_store|adam|autocast|aux|b_dec_init|cached|checkpoint|compile|context|dataset|dead|decoder|eval|exclude|"
-    r"expansion|feature|finetuning|from_pretrained|hf_hook|hook_eval|hook_layer|init|is_dataset|jumprelu|l0|l1|llm|log|"
-    r"lp_norm|lr|matryoshka|model_class|model_from|model_kwargs|mse|n_|neuronpedia|noise|normalize_sae|pre_act|"
-    r"prepend|resume|run_name|sae_|scale_sparsity|seed|seqpos|sparsity|store|streaming|tokens|topk|train|use_|verbose|"
-    r"wandb|target_l0)"
-)
+# where, on what and how it was trained: nothing of this changes what it computes
+_OF_TRAINING = """
+act_store_device activation_fn_kwargs adam_beta1 adam_beta2 autocast autocast_lm b_dec_init_method
+aux_loss_coefficient cached_activations_path checkpoint_path compile_llm compile_sae context_size dataset_path
+dataset_trust_remote_code dead_feature_threshold dead_feature_window decoder_heuristic_init
+decoder_heuristic_init_norm decoder_init_norm decoder_orthogonal_init device eval_batch_size_prompts
+eval_every_n_wandb_logs exclude_special_tokens expansion_factor feature_sampling_window finetuning_method
+finetuning_tokens from_pretrained_path hf_hook_name hf_hook_name_out hook_eval hook_layer hook_point_eval
+hook_point_layer init_encoder_as_decoder_transpose is_dataset_tokenized jumprelu_bandwidth jumprelu_init_threshold
+jumprelu_sparsity_loss_mode jumprelu_ste_to_input jumprelu_tanh_scale l0_coefficient l0_warm_up_steps l1_coefficient
+l1_warm_up_steps llm_compilation_mode log_activations_store_to_wandb log_optimizer_state_to_wandb log_to_wandb lp_norm
+lr lr_decay_steps lr_end lr_scheduler_name lr_warm_up_steps matryoshka_widths model_class_name model_kwargs
+mse_loss_normalization n_batches_in_buffer n_checkpoints n_eval_batches n_restart_cycles neuronpedia_id noise_scale
+normalize_sae_decoder pre_act_loss_coefficient prepend_bos resume run_name sae_compilation_mode sae_lens_version
+sae_lens_training_version scale_sparsity_penalty_by_decoder_norm seed seqpos_slice sparsity_penalty_type
+store_batch_size_prompts streaming target_l0 tokens_per_buffer topk_threshold_lr total_training_steps
+total_training_tokens train_batch_size train_batch_size_tokens training_tokens use_cached_activations use_ghost_grads
+use_matryoshka_aux_loss use_sparse_activations verbose wandb_entity wandb_id wandb_log_frequency wandb_project
+"""
+_OF_LOADING = {  # how SAELens loaded the model, and what of it changes the stream
+    "center_writing_weights", "center_unembed", "fold_ln", "device", "dtype", "n_devices", "revision",
+}  # fmt: skip
+_CENTRED = ("embed", "resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")  # by center_writing_weights
+_BEFORE_GAIN = re.compile(r"(.*\.)?ln(1|2|_final)\.hook_normalized")  # TransformerLens's is the norm before its gain
 _IN_MODULES = (  # modules of transformers after which sparsify names a file, and the point that is their output
     (re.compile(r"(?:.*\.)?(?:layers|layer|h|blocks)\.(\d+)"), "resid_post"),
     (re.compile(r"(?:.*\.)?(?:layers|layer|h|blocks)\.(\d+)\.(?:mlp|feed_forward)"), "mlp_out"),
@@ -66,16 +83,18 @@ class SaeConfig:
         d_latents: how many latents it has.
         d_out: width of what it reconstructs.
         k: latents of a row that are not 0, for "topk" and "groupmax".
-        norm: what is done to a row before it is read: "none", "layer_norm", or "constant_norm_rescale" to a length of
+        norm: what is done to a row before it is read: "none"; "centred", less its mean, as TransformerLens's
+            `center_writing_weights` makes the stream; "layer_norm"; or "constant_norm_rescale" to a length of
             sqrt(d_in). Its undoing is part of the reconstruction, but for transcoders.
-        scale: what rows are multiplied with before they are read, and reconstructions divided by.
+        scale: what rows are multiplied by before they are read, and reconstructions divided by.
         subtracts_bias: whether the decoder's bias is subtracted from what is read.
-        by_decoder_norm: whether latents are in units of their direction: products are multiplied with the length of
-            the latent's row of the decoder before the activation, and latents divided by it before the decoder.
+        by_decoder_norm: whether latents are in units of their direction: products are multiplied by the length of the
+            latent's row of the decoder before the activation, and latents divided by it before the decoder.
         is_transcoder: whether it reconstructs another point than it reads.
         skip: whether a matrix times what is read is added to the reconstruction.
-        place: what it reads; None where the file does not say it.
+        place: what it reads; None where the file does not say it, or names what is no point here.
         place_out: what it reconstructs.
+        hook: the name of what it reads, as the file has it; "" where it has none.
         model: the name of the model as the file has it; "" where it has none.
     """
 
@@ -92,6 +111,7 @@ class SaeConfig:
     skip: bool = False
     place: Place | None = None
     place_out: Place | None = None
+    hook: str = ""
     model: str = ""
 
 
@@ -105,52 +125,57 @@ def saelens_config(fields: Mapping[str, Any], scale: float | None) -> SaeConfig:
     Raises:
         DataError: a field that is missing, not known, or has a value that is not implemented.
     """
-    about = fields.get("metadata") or {}
-    if not isinstance(about, Mapping):
-        raise DataError(f"metadata must be an object; got {about!a:.60}")
-    unknown = [name for name in fields if name not in _READ and not _OF_TRAINING.match(name)]
+    about, kwargs = _mapping(fields, "metadata"), _mapping(fields, "activation_fn_kwargs")
+    unknown = [name for name in fields if name not in _READ and name not in _OF_TRAINING.split()]
     if unknown:
         raise DataError(f"the field {unknown[0]!a:.80} is not known, and may change what the latents are")
-    architecture = fields.get("architecture", "standard")
-    named = fields.get("activation_fn", fields.get("activation_fn_str", "relu"))
-    kwargs = fields.get("activation_fn_kwargs") or {}
-    if architecture == "standard" and named == "topk":  # as versions before 6 wrote it
-        architecture, fields = "topk", {**fields, "k": kwargs.get("k")}
-    if not isinstance(architecture, str) or architecture not in _SAELENS:
-        raise DataError(f"architecture {architecture!a:.60} is not implemented; known are {listed([*_SAELENS])}")
-    if named not in ("relu", "topk"):
-        raise DataError(f"activation_fn {named!a:.60} is not implemented; known are relu and topk")
+    architecture = _one_of(fields, "architecture", tuple(_SAELENS), "standard")
+    named = "activation_fn" if "activation_fn" in fields else "activation_fn_str"
+    if _one_of(fields, named, ("relu", "topk"), "relu") == "topk" and architecture != "topk":
+        if architecture != "standard":
+            raise DataError(f"activation_fn = 'topk' with the architecture {architecture} is not implemented")
+        architecture, fields = "topk", {**fields, "k": kwargs.get("k")}  # as versions before 6 wrote it
     activation, is_transcoder = _SAELENS[architecture]
-    head = _of(fields, about, "hook_head_index", "hook_point_head_index")
-    if head is not None:
+    if (head := _of(fields, about, "hook_head_index", "hook_point_head_index")) is not None:
         raise DataError(f"hook_head_index = {head!a:.20}: one of one head is not implemented")
-    if fields.get("finetuning_scaling_factor"):
+    if _flag(fields, "finetuning_scaling_factor", False):
         raise DataError("finetuning_scaling_factor: latents that were scaled after training are not implemented")
+    _one_of(fields, "reshape_activations", ("none", "hook_z"), "none")
+    old = {None: "none", False: "none", True: "expected_average_only_in"}  # as versions 1 to 3 wrote it
     norm = fields.get("normalize_activations")
-    norm = {None: "none", False: "none", True: "expected_average_only_in"}.get(
-        norm, norm
-    )  # as versions 1 to 3 wrote it
-    if norm not in _NORMS:
-        raise DataError(f"normalize_activations = {norm!a:.60} is not implemented; known are {listed(_NORMS)}")
-    if norm == "expected_average_only_in" and scale is None:
+    norm = old[norm] if isinstance(norm, bool | None) else _one_of(fields, "normalize_activations", _NORMS, "none")
+    if (norm == "expected_average_only_in") != (scale is not None):
+        if scale is not None:
+            raise DataError(f"normalize_activations = {norm!a}: it takes no scale; leave it out")
         raise DataError(
             "normalize_activations = 'expected_average_only_in': the factor of the inputs is not in the file; give it "
             "as scale (sqrt(d_in) / the mean length of the activations that it was trained on)"
         )
+    norm = "none" if norm == "expected_average_only_in" else norm
+    hook = str(_of(fields, about, "hook_name", "hook_point") or "")
+    place = _place_of_hook(hook)
+    loading = _mapping({**fields, **about}, "model_from_pretrained_kwargs")
+    if odd := [name for name, value in loading.items() if name not in _OF_LOADING and value not in (None, False)]:
+        raise DataError(f"model_from_pretrained_kwargs: {odd[0]!a:.60} is not known, and may change what it reads")
+    if loading.get("center_writing_weights") and place is not None and base_name(place.point) in _CENTRED:
+        if norm not in ("none", "layer_norm"):
+            raise DataError(f"normalize_activations = {norm!a} of centred activations is not implemented")
+        norm = "centred" if norm == "none" else norm  # a layer norm subtracts the mean itself
     return SaeConfig(
         activation,
         d_in=_size(fields, "d_in"),
         d_latents=_size(fields, "d_sae"),
         d_out=_size(fields, "d_out" if is_transcoder else "d_in"),
         k=_size(fields, "k") if activation == "topk" else 0,
-        norm="none" if norm == "expected_average_only_in" else norm,
+        norm=norm,
         scale=1.0 if scale is None else scale,
-        subtracts_bias=not is_transcoder and bool(fields.get("apply_b_dec_to_input", True)),
-        by_decoder_norm=bool(fields.get("rescale_acts_by_decoder_norm")),
+        subtracts_bias=not is_transcoder and _flag(fields, "apply_b_dec_to_input", True),
+        by_decoder_norm=_flag(fields, "rescale_acts_by_decoder_norm", False),
         is_transcoder=is_transcoder,
         skip="skip" in architecture,
-        place=_place_of_hook(_of(fields, about, "hook_name", "hook_point")),
+        place=place,
         place_out=_place_of_hook(_of(fields, about, "hook_name_out")) if is_transcoder else None,
+        hook=hook,
         model=str(_of(fields, about, "model_name") or ""),
     )
 
@@ -165,23 +190,24 @@ def sparsify_config(fields: Mapping[str, Any], folder: str) -> SaeConfig:
         if name not in _SPARSIFY:
             raise DataError(f"the field {name!a:.80} is not known, and may change what the latents are")
         known = _SPARSIFY[name]
-        if known is not None and value not in known:
+        if known is not None and not any(type(value) is type(one) and value == one for one in known):
             raise DataError(f"{name} = {value!a:.60} is not implemented; known are {listed([repr(x) for x in known])}")
     d_in = _size(fields, "d_in")
     n = fields.get("num_latents") or d_in * _size({"expansion_factor": 32, **fields}, "expansion_factor")
-    is_transcoder = bool(fields.get("transcode"))
+    is_transcoder = _flag(fields, "transcode", False)
     place = _place_of_module(folder)
     return SaeConfig(
-        fields.get("activation", "topk"),
+        _one_of(fields, "activation", ("topk", "groupmax"), "topk"),
         d_in=d_in,
         d_latents=_size({"num_latents": n}, "num_latents"),
         d_out=d_in,
         k=_size({"k": 32, **fields}, "k"),
         subtracts_bias=not is_transcoder,
         is_transcoder=is_transcoder,
-        skip=bool(fields.get("skip_connection")),
+        skip=_flag(fields, "skip_connection", False),
         place=None if is_transcoder else place,
         place_out=place if is_transcoder else None,
+        hook=f"the input of {folder}" if is_transcoder else folder,
     )
 
 
@@ -196,24 +222,53 @@ def gemma_scope_config(shapes: Mapping[str, tuple[int, ...]], path: str) -> SaeC
     if len(shapes["W_enc"]) != 2 or len(shapes["W_dec"]) != 2:
         raise DataError(f"W_enc and W_dec must be matrices; got {shapes['W_enc']} and {shapes['W_dec']}")
     layer = re.search(r"layer_(\d+)(?=/|$)", path)
-    kind = re.search(r"gemma-scope-[^/]*-(res|mlp|att|transcoders)(?=/|$)", path)
-    points = {"res": "resid_post", "mlp": "mlp_out", "att": "z", "transcoders": "ln2_normalized"}
-    place = Place(points[kind[1]], int(layer[1])) if layer and kind else None
-    transcodes = kind is not None and kind[1] == "transcoders"
+    found = re.search(r"gemma-scope-([^/@]+?)-(res|mlp|att|transcoders)(?=[/@]|$)", path)
+    points = {"res": "resid_post", "mlp": "mlp_out", "att": "z"}
+    kind, number = (found[2], int(layer[1])) if layer and found else ("", 0)
+    transcodes = found is not None and found[2] == "transcoders"
     return SaeConfig(
         "jumprelu",
         d_in=shapes["W_enc"][0],
         d_latents=shapes["W_enc"][1],
         d_out=shapes["W_dec"][1],
         is_transcoder=transcodes,
-        place=place,
-        place_out=Place("mlp_out", place.layer) if transcodes and place else None,
+        place=Place(points[kind], number) if kind in points else None,
+        place_out=Place("mlp_out", number) if kind == "transcoders" else None,
+        hook="the input of the MLP before the gain of its norm" if transcodes else "",
+        model=f"gemma-2-{found[1].removesuffix('-pt')}" if found else "",
     )
+
+
+def plain_name(model: str) -> str:
+    """The name of a model without its owner and its punctuation; TransformerLens's gpt2-small is gpt2."""
+    name = re.sub(r"[^a-z0-9]", "", model.rpartition("/")[2].lower())
+    return "gpt2" if name == "gpt2small" else name
 
 
 def _of(fields: Mapping[str, Any], about: Mapping[str, Any], *names: str) -> Any:
     """The first of these fields that is there, in `metadata` or beside it."""
     return next((each[name] for each in (about, fields) for name in names if each.get(name) is not None), None)
+
+
+def _mapping(fields: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = fields.get(name)
+    if not isinstance(value, Mapping | None):
+        raise DataError(f"{name} must be an object; got {value!a:.60}")
+    return value or {}
+
+
+def _flag(fields: Mapping[str, Any], name: str, default: bool) -> bool:
+    value = fields.get(name)
+    if not isinstance(value, bool | None):
+        raise DataError(f"{name} must be true or false; got {value!a:.60}")
+    return default if value is None else value
+
+
+def _one_of(fields: Mapping[str, Any], name: str, known: tuple[str, ...], default: str) -> str:
+    value = fields.get(name, default)
+    if not isinstance(value, str) or value not in known:
+        raise DataError(f"{name} {value!a:.60} is not implemented; known are {listed(known)}")
+    return value
 
 
 def _size(fields: Mapping[str, Any], name: str) -> int:
@@ -224,9 +279,9 @@ def _size(fields: Mapping[str, Any], name: str) -> int:
 
 
 def _place_of_hook(name: Any) -> Place | None:
-    """The place that a hook of TransformerLens is at; None for one that is not known here."""
+    """The place that a hook of TransformerLens is at; None for one that is no point here."""
     try:
-        return Place.of(name) if isinstance(name, str) else None
+        return Place.of(name) if isinstance(name, str) and not _BEFORE_GAIN.fullmatch(name) else None
     except UnknownPoint:
         return None
 

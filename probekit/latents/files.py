@@ -1,5 +1,6 @@
 """Read sparse autoencoders and transcoders from the files of SAELens, sparsify and Gemma Scope. Never a pickle."""
 
+import math
 import zipfile
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,6 +19,7 @@ from probekit.latents.sae import Sae
 from probekit.machine.devices import find_device
 from probekit.models.files import read_json
 from probekit.models.weights import READABLE, stored_in
+from probekit.options.check import check_path, check_positive
 from probekit.points import Place, PointSpec
 from probekit.text import listed
 
@@ -43,7 +45,7 @@ def load_sae(
             sae.safetensors, or with Gemma Scope's params.npz (or that file); or the same on the Hub,
             hf://owner/name[@revision]/folder.
         place: what it reads, such as "resid_post.8".  [default: as its files say]
-        scale: what activations are multiplied with before they are read; only for files that say
+        scale: what activations are multiplied by before they are read; only for files that say
             `normalize_activations: expected_average_only_in`, and do not hold the factor.
         device: of the weights.
         dtype: of the weights, and so of the latents.
@@ -53,27 +55,28 @@ def load_sae(
         DataError: no such files there, or damaged; a pickle; a field that is not known; weights that are missing, of
             another shape, NaN or infinite.
     """
-    found = Path(path)
+    if scale is not None:
+        check_positive("scale", scale)
     if is_address(path):
         found = fetch_folder(parse_address(str(path), "model"), "model", SOUGHT, _is_wanted)
+    else:
+        found = check_path("the autoencoder", path)
     if not found.exists():
         raise UsageError(f"{str(path)!a} does not exist; name a folder, or {SCHEME}owner/name/folder on the Hub")
     if found.suffix in _PICKLES:
         raise DataError(f"{str(found)!a} is a pickle, which can run code and is never read; save it as safetensors")
+    if found.is_file() and found.suffix != ".npz":
+        raise DataError(f"{str(found)!a} is neither a folder nor an .npz file; name the folder that it is in")
     name = str(path)
     if found.suffix == ".npz" or (found / GEMMA_SCOPE).is_file():
         file = found if found.suffix == ".npz" else found / GEMMA_SCOPE
-        arrays = _arrays(file)
-        cfg = _described(file, lambda: gemma_scope_config({key: x.shape for key, x in arrays.items()}, name))
-        weights = {key: torch.from_numpy(x) for key, x in arrays.items()}
-        weights = {key: x for key, x in weights.items() if not (key == "scaling_factor" and bool((x == 1).all()))}
+        cfg, weights = _of_gemma_scope(file, name, scale)
     else:
         file, cfg, weights = _of_folder(found, scale)
     if place is not None:
         cfg = replace(cfg, place=Place.of(place))
-    weights = {key: x.to(find_device(device), dtype) for key, x in weights.items()}
     _check(file, cfg, weights)
-    return Sae(cfg, weights, name)
+    return Sae(cfg, {key: x.to(find_device(device), dtype) for key, x in weights.items()}, name)
 
 
 def _is_wanted(file: str) -> bool:
@@ -94,6 +97,8 @@ def _of_folder(folder: Path, scale: float | None) -> tuple[Path, SaeConfig, dict
         return folder / SAELENS, cfg, _from_saelens(folder / SAELENS, cfg)
     if not (folder / SPARSIFY).is_file():
         raise DataError(f"{str(folder)!a} has {CONFIG}, but neither {SAELENS} nor {SPARSIFY}; put the weights there")
+    if scale is not None:
+        raise UsageError(f"scale is for files of SAELens, and {str(folder)!a} is one of sparsify; leave it out")
     cfg = _described(folder / CONFIG, lambda: sparsify_config(fields, folder.name))
     weights = {_OURS.get(key, key): x for key, x in _tensors(folder / SPARSIFY).items()}
     if "encoder.weight" in weights:
@@ -104,8 +109,8 @@ def _of_folder(folder: Path, scale: float | None) -> tuple[Path, SaeConfig, dict
 def _from_saelens(path: Path, cfg: SaeConfig) -> dict[str, Tensor]:
     """Its tensors: one threshold for all latents stands for a threshold of each, and factors of 1 for nothing."""
     weights = _tensors(path)
-    if "topk_threshold" in weights:
-        weights["threshold"] = weights.pop("topk_threshold").reshape(()).expand(cfg.d_latents).clone()
+    if "topk_threshold" in weights and weights["topk_threshold"].numel() == 1:
+        weights["threshold"] = weights.pop("topk_threshold").reshape(()).expand(cfg.d_latents)
     factor = weights.get("finetuning_scaling_factor", weights.get("scaling_factor"))
     if factor is not None and bool((factor == 1).all()):
         weights = {key: x for key, x in weights.items() if x is not factor}
@@ -124,18 +129,46 @@ def _tensors(path: Path) -> dict[str, Tensor]:
     return load_file(path)
 
 
-def _arrays(path: Path) -> dict[str, np.ndarray]:
-    """Every array of an .npz file.
+def _of_gemma_scope(path: Path, name: str, scale: float | None) -> tuple[SaeConfig, dict[str, Tensor]]:
+    """The config and the weights of an .npz file.
 
     Raises:
-        DataError: the file is damaged, or holds Python objects.
+        UsageError: a scale.
+        DataError: the file is damaged, or holds something else.
     """
+    if scale is not None:
+        raise UsageError(f"scale is for files of SAELens, and {str(path)!a} is one of Gemma Scope; leave it out")
     try:
+        with zipfile.ZipFile(path) as file:
+            shapes = {one.filename.removesuffix(".npy"): _shape(file, one) for one in file.infolist()}
+            cfg = _described(path, lambda: gemma_scope_config(shapes, name))
         with np.load(path, allow_pickle=False) as found:
-            return {key: found[key] for key in found.files}
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+            weights = {key: torch.from_numpy(found[key]) for key in shapes}
+    except DataError:
+        raise
+    except Exception as error:  # zipfile, zlib and numpy raise whatever they meet in a damaged file
         why = (str(error).splitlines() or [""])[0][:100]
         raise DataError(f"{str(path)!a} is damaged, or no .npz file of numbers: {why!a}; download it again") from None
+    return cfg, {key: x for key, x in weights.items() if not (key == "scaling_factor" and bool((x == 1).all()))}
+
+
+def _shape(file: zipfile.ZipFile, member: zipfile.ZipInfo) -> tuple[int, ...]:
+    """The shape of an array of floats in an .npz file, from its header.
+
+    Raises:
+        ValueError: numbers of another type, or another size than the file says.
+    """
+    with file.open(member) as array:
+        version = np.lib.format.read_magic(array)
+        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
+        shape, _, dtype = read(array)
+        if (
+            dtype.kind != "f"
+            or not dtype.isnative
+            or math.prod(shape) * dtype.itemsize + array.tell() != member.file_size
+        ):
+            raise ValueError(f"{member.filename} is {dtype} {shape}")
+    return shape
 
 
 def _described(path: Path, read: Any) -> SaeConfig:

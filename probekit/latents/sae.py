@@ -71,7 +71,7 @@ class Sae(nn.Module):
         normalised = self.cfg.norm != "none" and not self.cfg.is_transcoder
         if like is None and (self.cfg.skip or normalised):
             raise UsageError(f"this {self.kind} needs the activations that the latents are of; give like=x")
-        latents = latents.to(self.W_dec.dtype)
+        latents = latents.to(self.W_dec)
         if self.cfg.by_decoder_norm:
             latents = latents / self.W_dec.norm(dim=-1)
         out = latents @ self.W_dec + self.b_dec
@@ -89,19 +89,22 @@ class Sae(nn.Module):
         return self.decode(self.encode(x), x)
 
     def _rows(self, x: Tensor) -> Tensor:
-        """Activations as rows [..., D] in the type of the weights."""
-        if x.dim() > 1 and x.shape[-1] != self.cfg.d_in == x.shape[-1] * x.shape[-2]:
+        """Activations as rows [..., D] in the type and on the device of the weights."""
+        if x.dim() > 2 and x.shape[-1] != self.cfg.d_in == x.shape[-1] * x.shape[-2]:
             x = x.flatten(-2)
         if x.shape[-1] != self.cfg.d_in:
             raise UsageError(
                 f"the {self.kind} {printable(self.name)!r} reads a width of {self.cfg.d_in}; got activations "
                 f"{list(x.shape)}; take the model and the point that it was trained on"
             )
-        return x.to(self.W_enc.dtype)
+        return x.to(self.W_enc)
 
     def _normalised(self, x: Tensor) -> tuple[Tensor, Tensor | float, Tensor | float]:
         """Rows as they are read, and the mean and the length that were taken out of each."""
         rows = x * self.cfg.scale
+        if self.cfg.norm == "centred":
+            mean = rows.mean(-1, keepdim=True)
+            return rows - mean, mean, 1.0
         if self.cfg.norm == "layer_norm":
             mean = rows.mean(-1, keepdim=True)
             length = (rows - mean).std(-1, keepdim=True)

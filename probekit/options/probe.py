@@ -307,8 +307,8 @@ class ProbeArguments(PartsOptions, ClusterOptions, ProbeOptions, heading=RUNS):
         "Memory that the activations and their fits may take, such as 8GB; larger places are read from disk in every "
         "pass.  [default: what is free]",
         notes="Free is what the machine has, and what control groups (Slurm, containers) leave this process. Logistic, "
-        "ridge, LDA and mean-diff can read from a store; another probe of a place that does not fit is refused. With "
-        "--engine ray it is the memory of each task.",
+        "ridge, LDA, mean-diff and k-sparse can read from a store; another probe of a place that does not fit is "
+        "refused. With --engine ray it is the memory of each task.",
         kind=SIZE,
         flag=None,
     )

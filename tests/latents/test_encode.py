@@ -1,6 +1,8 @@
 """Latents of activations are activations: probes, positions and streams of them equal those of the encoded rows."""
 
 import dataclasses
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,22 +10,24 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 import probekit as pk
-from probekit.activations.activations import Activations, ActivationSet
+from probekit.activations.activations import Activations, ActivationSet, RowsOf
 from probekit.errors import UsageError
+from probekit.evaluation.fits.sequences import tokens_of_texts
 from probekit.evaluation.fits.stream import stream_of
 from probekit.latents import Sae
 from probekit.latents.config import SaeConfig
 from probekit.points import Place, UnknownPoint
+from probekit.probes.sequence.ragged import text_parts
 from probekit.probes.stream import held
 
 D, F, N = 8, 48, 240
 
 
-def an_sae(layer: int, seed: int = 0, **changed: object) -> Sae:
+def an_sae(layer: int, seed: int = 0, d: int = D, **changed: object) -> Sae:
     draw = torch.Generator().manual_seed(seed)
-    shapes = {"W_enc": (D, F), "W_dec": (F, D), "b_enc": (F,), "b_dec": (D,)}
+    shapes = {"W_enc": (d, F), "W_dec": (F, d), "b_enc": (F,), "b_dec": (d,)}
     weights = {name: torch.randn(*shape, generator=draw) for name, shape in shapes.items()}
-    cfg = SaeConfig("topk", D, F, D, k=6, place=Place("resid_pre", layer))
+    cfg = SaeConfig("topk", d, F, d, k=6, place=Place("resid_pre", layer))
     return Sae(dataclasses.replace(cfg, **changed), weights, f"sae{layer}")  # type: ignore[arg-type]
 
 
@@ -45,7 +49,7 @@ def test_latents_are_places_of_their_own() -> None:
     assert list(latents) == [Place("latents", 0), Place("latents", 2)]
     for sae in saes:
         assert sae.cfg.place is not None
-        assert torch.equal(latents["latents", sae.cfg.place.layer], sae.encode(acts[sae.cfg.place]))
+        torch.testing.assert_close(latents["latents", sae.cfg.place.layer], sae.encode(acts[sae.cfg.place]))
     about = latents.meta["latents"]
     assert {place: (one["of"], one["sae"]) for place, one in about.items()} == {
         "latents.0": ("resid_pre.0", "sae0"), "latents.2": ("resid_pre.2", "sae2"),
@@ -54,12 +58,51 @@ def test_latents_are_places_of_their_own() -> None:
     assert an_sae(0).fingerprint() != an_sae(0, k=5).fingerprint()
 
 
-def test_a_stream_of_latents_has_the_same_rows() -> None:
-    latents = some_acts().encode(an_sae(1))
-    stream = stream_of(latents, "latents.1")
-    assert stream is not None
-    assert stream.shape == (N, F)
-    assert torch.equal(held(stream), latents["latents.1"])
+@pytest.mark.parametrize("on_disk", [False, True])
+@pytest.mark.parametrize("position", ["all", ["last", -2]])
+def test_latents_of_some_tokens_are_those_of_their_rows(tmp_path: Path, on_disk: bool, position: Any) -> None:
+    """Whatever is taken of texts of several tokens: the same rows, in memory, as a stream, and some texts at once."""
+    model = pk.load_model("agreement-gpt2")
+    task = pk.load_task("agreement", limit=6)
+    how: dict[str, Any] = {"points": "resid_pre", "layers": 1, "position": position, "progress": False}
+    if on_disk:
+        pk.extract(model, task, out=tmp_path / "store", **how)
+    acts = pk.load_activations(tmp_path / "store") if on_disk else pk.extract(model, task, **how)
+    d = acts["resid_pre", 1].shape[-1]
+    sae = an_sae(1, d=d)
+    latents = acts.encode(sae)
+    place = latents.point_of("latents.1")
+    examples, rows = zip(*latents.shards(place), strict=True)
+    order = latents.layout.index(place, np.concatenate(examples))
+    torch.testing.assert_close(torch.cat(rows), latents._rows(place)[torch.from_numpy(order)])
+    for at in ["last", "mean", -1, "all"] if position == "all" else ["last", -2]:
+        seen, wanted = latents.at(at), sae.encode(acts.at(at)["resid_pre", 1])
+        if at == "mean":  # of latents, and not the latents of a mean
+            wanted = torch.stack([sae.encode(x).mean(0) for x in acts.per_text(("resid_pre", 1))])
+        torch.testing.assert_close(seen[place], wanted)
+        stream = stream_of(seen, place)
+        assert stream is not None
+        torch.testing.assert_close(held(stream), seen[place])
+        some = np.arange(0, len(seen.task), 3)
+        fewer = stream_of(RowsOf(seen, some), place)
+        assert fewer is not None
+        torch.testing.assert_close(held(fewer), seen[place][torch.from_numpy(some)])
+
+
+def test_a_probe_of_tokens_does_not_hold_all_latents(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, task = pk.load_model("agreement-gpt2"), pk.load_task("agreement", limit=12)
+    acts = pk.extract(model, task, points="resid_pre", layers=1, position="all", progress=False)
+    latents = acts.encode(an_sae(1, d=acts["resid_pre", 1].shape[-1]))
+    place = latents.point_of("latents.1")
+    assert tokens_of_texts(latents, place).values is not None
+    monkeypatch.setattr("probekit.evaluation.fits.sequences.free_bytes", lambda _: 1)
+    streamed = tokens_of_texts(latents, place)
+    assert streamed.values is None
+    found = [torch.empty(0)] * len(streamed)
+    for part in text_parts(streamed):
+        for text, own in zip(part.texts, part.rows.split(part.lengths.tolist()), strict=True):
+            found[text] = own
+    torch.testing.assert_close(torch.cat(found), latents[place])
 
 
 def test_probes_of_latents_are_those_of_the_encoded_rows() -> None:
@@ -80,7 +123,15 @@ def test_probes_of_latents_are_those_of_the_encoded_rows() -> None:
     [
         ([an_sae(7)], UnknownPoint, "no activations of resid_pre.7 here"),
         ([an_sae(1), an_sae(1)], UsageError, "are of one layer; encode each"),
-        ([an_sae(1, place=None)], UsageError, "the files of 'sae1' do not say what it reads; give it"),
+        ([an_sae(1, place=None)], UsageError, "the files of 'sae1' do not name the point that it reads; name it"),
+        (
+            [an_sae(1, place=None, hook="ln2.hook_normalized")],
+            UsageError,
+            "but 'ln2.hook_normalized', which is no point",
+        ),
+        ([an_sae(1, d=5)], UsageError, "'sae1' reads a width of 5, and resid_pre.1 is 8 wide"),
+        ([], UsageError, "encode takes what load_sae gives, or a list of these; got an empty list"),
+        ("my_sae", UsageError, "encode takes what load_sae gives, or a list of these; got"),
         (
             [an_sae(1, model="gemma-2-2b")],
             UsageError,
@@ -98,5 +149,18 @@ def test_names_of_one_model_agree(ours: str) -> None:
     acts: Activations = some_acts()
     acts.meta["model"] = ours
     assert len(acts.encode(an_sae(0, model="gpt2-small"))) == 1
-    acts.meta["model"] = "pythia-70m"
+
+
+@pytest.mark.parametrize("ours", ["gpt2-xl", "gpt2-random0", "pythia-70m"])
+def test_names_of_other_models_do_not(ours: str) -> None:
+    acts: Activations = some_acts()
+    acts.meta["model"] = ours
+    with pytest.raises(UsageError, match="was trained on 'gpt2-small', and the activations are of"):
+        acts.encode(an_sae(0, model="gpt2-small"))
     assert len(acts.encode(an_sae(0, model="gpt2-small"), force=True)) == 1
+
+
+def test_latents_of_a_stack_are_named_after_it() -> None:
+    draw, task = torch.Generator().manual_seed(0), some_acts().task
+    acts = ActivationSet({Place("decoder.resid_pre", 1): torch.randn(N, D, generator=draw)}, task)
+    assert [*acts.encode(an_sae(1, place=Place("decoder.resid_pre", 1)))] == [Place("decoder.latents", 1)]

@@ -1,6 +1,8 @@
 """Sparse autoencoders and transcoders compute what the papers' equations say, and what SAELens computes."""
 
+import contextlib
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +150,8 @@ def test_files_of_sparsify(tmp_path: Path, activation: str, transcode: bool) -> 
     [
         ("gemma-scope-2b-pt-res", Place("resid_post", 20), None),
         ("gemma-scope-2b-pt-mlp", Place("mlp_out", 20), None),
-        ("gemma-scope-2b-pt-transcoders", Place("ln2_normalized", 20), Place("mlp_out", 20)),
+        ("gemma-scope-9b-it-res@main", Place("resid_post", 20), None),
+        ("gemma-scope-2b-pt-transcoders", None, Place("mlp_out", 20)),  # of rows before the gain of their norm
         ("mine", None, None),
     ],
 )
@@ -166,6 +169,7 @@ def test_files_of_gemma_scope(tmp_path: Path, repo: str, reads: Place | None, gi
         np.testing.assert_allclose(sae.encode(rows()), wanted, atol=1e-12)
         np.testing.assert_allclose(sae(rows()), out, atol=1e-12)
         assert (sae.cfg.place, sae.cfg.place_out) == (reads, gives)
+        assert sae.cfg.model == {"g": f"gemma-2-{repo[12:17].removesuffix('-pt')}", "m": ""}[repo[0]]
 
 
 def test_a_factor_of_the_inputs_is_undone_in_the_reconstruction(tmp_path: Path) -> None:
@@ -192,22 +196,95 @@ def test_fields_of_versions_before_6(tmp_path: Path) -> None:
     assert load_sae(tmp_path, place="resid_pre.9").cfg.place == Place("resid_pre", 9)
 
 
+@pytest.mark.parametrize("inside", [False, True])
+def test_centred_streams_are_those_of_centred_weights(tmp_path: Path, inside: bool) -> None:
+    """TransformerLens's `center_writing_weights` subtracts from each row of the stream its mean."""
+    kwargs = {"model_from_pretrained_kwargs": {"center_writing_weights": True}}
+    cfg = cfg_of("standard")
+    cfg |= {"metadata": cfg["metadata"] | kwargs} if inside else kwargs
+    saved(tmp_path, "standard")
+    plain, x = load_sae(tmp_path), rows()
+    (tmp_path / "cfg.json").write_text(json.dumps(cfg))
+    sae, centred = load_sae(tmp_path), x - x.mean(1, keepdim=True)
+    torch.testing.assert_close(sae.encode(x), plain.encode(centred))
+    torch.testing.assert_close(sae(x), plain(centred) + x.mean(1, keepdim=True))
+
+
+@pytest.mark.parametrize("norm", ["ln1", "ln2"])
+def test_a_norm_before_its_gain_is_no_point_here(tmp_path: Path, norm: str) -> None:
+    saved(tmp_path, "standard", metadata={"hook_name": f"blocks.3.{norm}.hook_normalized"})
+    sae = load_sae(tmp_path)
+    assert (sae.cfg.place, sae.cfg.hook) == (None, f"blocks.3.{norm}.hook_normalized")
+
+
+@pytest.mark.parametrize("scale", [0, -1.0, float("nan"), True, "2"])
+def test_a_scale_is_a_positive_number(tmp_path: Path, scale: Any) -> None:
+    saved(tmp_path, "standard", normalize_activations="expected_average_only_in")
+    with pytest.raises(UsageError, match="scale must be a positive, finite number"):
+        load_sae(tmp_path, scale=scale)
+
+
+def test_a_scale_that_no_file_asks_for_is_refused(tmp_path: Path) -> None:
+    saved(tmp_path, "standard")
+    with pytest.raises(DataError, match="normalize_activations = 'none': it takes no scale; leave it out"):
+        load_sae(tmp_path, scale=0.5)
+
+
+@pytest.mark.parametrize("dtype", ["U3", ">f4", "complex64", "int32", "datetime64[s]"])
+def test_arrays_of_something_else_than_floats_are_refused(tmp_path: Path, dtype: str) -> None:
+    weights = {name: x.numpy() for name, x in weights_of(cfg_of("jumprelu")).items()}
+    np.savez(tmp_path / "params.npz", **{**weights, "b_enc": np.zeros(F).astype(dtype)})  # pyright: ignore
+    with pytest.raises(DataError, match=r"damaged, or no .npz file of numbers: 'b_enc.npy is"):
+        load_sae(tmp_path)
+
+
+def test_an_array_that_claims_more_than_the_file_holds_is_refused(tmp_path: Path) -> None:
+    header = {"descr": "<f4", "fortran_order": False, "shape": (10**9, 10**6)}
+    with zipfile.ZipFile(tmp_path / "params.npz", "w") as file, file.open("W_enc.npy", "w") as array:
+        np.lib.format.write_array_header_1_0(array, header)  # pyright: ignore
+    with pytest.raises(DataError, match=r"W_enc.npy is float32 \(1000000000, 1000000\)"):
+        load_sae(tmp_path)
+
+
+def test_a_damaged_archive_is_refused_wherever_it_is_damaged(tmp_path: Path) -> None:
+    weights = {name: x.numpy() for name, x in weights_of(cfg_of("jumprelu")).items()}
+    np.savez_compressed(tmp_path / "params.npz", **weights)  # pyright: ignore
+    sound = (tmp_path / "params.npz").read_bytes()
+    for at in range(0, len(sound), 97):
+        (tmp_path / "params.npz").write_bytes(sound[:at] + bytes([sound[at] ^ 0xFF]) + sound[at + 1 :])
+        with contextlib.suppress(DataError):  # a date in the archive may change without harm
+            load_sae(tmp_path)
+
+
 def test_heads_are_read_side_by_side(tmp_path: Path) -> None:
     sae = load_sae(saved(tmp_path, "standard"))
     assert torch.equal(sae.encode(rows().reshape(N, 2, 3)), sae.encode(rows()))
-    with pytest.raises(UsageError, match=r"reads a width of 6; got activations \[40, 5\]; take the model"):
-        sae.encode(torch.zeros(N, 5))
+    for wrong in (torch.zeros(N, 5), torch.zeros(2, 3)):  # two rows of half the width are no row
+        with pytest.raises(UsageError, match=r"reads a width of 6; got activations \[\d+, \d\]; take the model"):
+            sae.encode(wrong)
 
 
 BAD_FIELDS = [
     ({"a_new_field": 1}, "the field 'a_new_field' is not known, and may change what the latents are"),
     ({"architecture": "temporal"}, "architecture 'temporal' is not implemented"),
-    ({"normalize_activations": "covariance_whitening"}, "normalize_activations = 'covariance_whitening' is not"),
+    ({"normalize_activations": "covariance_whitening"}, "normalize_activations 'covariance_whitening' is not"),
     ({"d_sae": None}, "d_sae must be a whole number above 0; got None"),
     ({"d_in": 7}, r"W_enc in '[^']*' is \[6, 16\], expected \[7, 16\]"),
     ({"architecture": "gated"}, "has no b_gate, b_mag, r_mag, which its kind"),
     ({"architecture": "topk", "k": 17}, "k = 17 in '[^']*' is more than its 16 latents"),
     ({"metadata": {"hook_head_index": 2}}, "one of one head is not implemented"),
+    ({"metadata": 3}, "metadata must be an object; got 3"),
+    ({"activation_fn_kwargs": [1]}, "activation_fn_kwargs must be an object"),
+    ({"apply_b_dec_to_input": "false"}, "apply_b_dec_to_input must be true or false; got 'false'"),
+    ({"rescale_acts_by_decoder_norm": 1}, "rescale_acts_by_decoder_norm must be true or false"),
+    ({"normalize_activations": []}, r"normalize_activations \[\] is not implemented"),
+    ({"reshape_activations": "heads"}, "reshape_activations 'heads' is not implemented"),
+    ({"architecture": "gated", "activation_fn": "topk"}, "activation_fn = 'topk' with the architecture gated"),
+    ({"architecture": "topk", "k": True}, "k must be a whole number above 0; got True"),
+    ({"pre_act_layernorm": True}, "the field 'pre_act_layernorm' is not known"),
+    ({"topk_softmax": True}, "the field 'topk_softmax' is not known"),
+    ({"model_from_pretrained_kwargs": {"refactor": True}}, "model_from_pretrained_kwargs: 'refactor' is not known"),
+    ({"d_sae": 10**13}, "expected"),
 ]
 
 
@@ -243,6 +320,9 @@ def test_weights_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
         load_sae(tmp_path)
     with pytest.raises(UsageError, match="does not exist; name a folder, or hf://owner/name/folder on the Hub"):
         load_sae(tmp_path / "none")
+    (tmp_path / "notes.txt").write_text("an SAE")
+    with pytest.raises(DataError, match=r"is neither a folder nor an \.npz file"):
+        load_sae(tmp_path / "notes.txt")
     (tmp_path / "sae.pt").write_bytes(b"")
     with pytest.raises(DataError, match="is a pickle, which can run code and is never read"):
         load_sae(tmp_path / "sae.pt")

@@ -149,6 +149,12 @@ class Store(Activations):
         """The examples of each shard, int64, in the order of `shards`."""
         return [record.rows for record in self._records]
 
+    in_shards = True
+
+    def width(self, place: Place) -> int:
+        """D of a place."""
+        return int(self.meta["widths"][self._places.index(place)])
+
     def shards(self, key: PointSpec) -> Iterator[tuple[np.ndarray, Tensor]]:
         """One place shard by shard: (examples of the shard int64, their rows [R, D]).
 

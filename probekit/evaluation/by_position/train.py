@@ -20,7 +20,6 @@ from torch import Tensor
 
 from probekit.activations.activations import Activations, ActivationSet, selected_from
 from probekit.activations.layout import Layout
-from probekit.activations.store.reader import Store
 from probekit.errors import UsageError
 from probekit.evaluation.by_head.results import HeadResults
 from probekit.evaluation.by_position.chance import ABOVE_CHANCE, compare_with_chance
@@ -148,9 +147,9 @@ def head_of(rows: Tensor, head: int, n_heads: int) -> Tensor:
 def _passes(acts: Activations, place: Place, columns: Sequence[tuple[PlannedColumn, np.ndarray]]) -> list[list[int]]:
     """Numbers of the columns that are read together: all, or as many as `MOST_SHARE` of the free memory holds."""
     free = free_bytes(torch.device("cpu"))
-    if free is None or not isinstance(acts, Store) or columns[0][0].column.head is not None:
+    if free is None or not acts.in_shards or columns[0][0].column.head is not None:
         return [[*range(len(columns))]]  # all heads are in the same rows
-    width = acts.meta["widths"][list(acts).index(place)]
+    width = acts.width(place)
     by_name: dict[str, list[int]] = {}  # a position of several label sets and probes has its rows in memory once
     for number, (one, _) in enumerate(columns):
         by_name.setdefault(one.column.name, []).append(number)
@@ -167,8 +166,8 @@ def _passes(acts: Activations, place: Place, columns: Sequence[tuple[PlannedColu
 
 
 def _read(acts: Activations, place: Place, rows: np.ndarray) -> Tensor:
-    """These rows of a place, [len(rows), D]; `rows` rise. Of a store, only they are held, shard by shard."""
-    if not isinstance(acts, Store):
+    """These rows of a place, [len(rows), D]; `rows` rise. Where there are shards, only they are held."""
+    if not acts.in_shards:
         whole = acts._rows(place)
         return whole[torch.from_numpy(rows).to(whole.device)]
     values: Tensor | None = None

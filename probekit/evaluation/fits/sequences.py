@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from probekit.activations.activations import Activations
-from probekit.activations.store.reader import Store
 from probekit.errors import DataError, UsageError
 from probekit.machine.devices import free_bytes, where_float64
 from probekit.options.task import OnBadRow
@@ -72,23 +71,22 @@ def tokens_of_texts(acts: Activations, place: Place) -> Ragged:
     if not lengths.all():
         row = int((lengths == 0).argmax())
         raise DataError(f"no token of example {acts.ids[row]!a} was kept; leave it out, or read other tokens")
-    if isinstance(acts, Store) and not _fits(acts, place, int(lengths.sum())):
+    if acts.in_shards and not _fits(acts, place, int(lengths.sum())):
         return _streamed(acts, place, lengths)
     return in_memory(_sound(acts, place, np.arange(len(lengths)), acts[place]), lengths)
 
 
-def _fits(store: Store, place: Place, rows: int) -> bool:
-    width = store.meta["widths"][list(store).index(place)]
+def _fits(acts: Activations, place: Place, rows: int) -> bool:
     free = free_bytes(torch.device("cpu"))
-    return free is None or rows * width * torch.float32.itemsize * SHARE <= free
+    return free is None or rows * acts.width(place) * torch.float32.itemsize * SHARE <= free
 
 
-def _streamed(store: Store, place: Place, lengths: np.ndarray) -> Ragged:
+def _streamed(acts: Activations, place: Place, lengths: np.ndarray) -> Ragged:
     def read() -> Iterator[tuple[np.ndarray, Tensor]]:
-        for texts, rows in store.shards(place):
-            yield texts, _sound(store, place, texts, rows)
+        for texts, rows in acts.shards(place):
+            yield texts, _sound(acts, place, texts, rows)
 
-    return Ragged(lengths, store.meta["widths"][list(store).index(place)], read)
+    return Ragged(lengths, acts.width(place), read)
 
 
 def _sound(acts: Activations, place: Place, texts: np.ndarray, rows: Tensor) -> Tensor:
@@ -120,6 +118,10 @@ class PooledTokens(Activations):
 
     def _rows(self, place: Place) -> Tensor:
         return pooled_rows(tokens_of_texts(self._source, place), self._how)
+
+    def width(self, place: Place) -> int:
+        """D of a place."""
+        return self._source.width(place)
 
     def _n_bytes(self) -> int:
         return self._source._n_bytes()

@@ -98,7 +98,7 @@ def _too_large(stream: Stream, place: Place, room: int) -> str:
     return (
         f"the {n:,} rows x {d:,} of {place} take {_least(stream) / 1e9:,.1f} GB in memory (float32, "
         f"{LEAST} copies), and {room / 1e9:,.1f} GB are free: give more memory (--memory, memory=), fewer rows "
-        "(extract --limit), or a probe that reads them from disk (--probe logistic, ridge, lda or mean-diff)"
+        "(extract --limit), or a probe that reads them from disk (--probe logistic, ridge, lda, mean-diff or k-sparse)"
     )
 
 
@@ -127,7 +127,8 @@ def stream_of(acts: Activations, key: PointSpec, room: int | None = None) -> Str
         return stream_of(acts._source, place, room)
     if isinstance(acts, Latents):
         source, reads = acts._source, acts.reads(place)
-        inner = stream_of(source, reads) or Stream(source.n_examples, 0, lambda: iter([source[reads]]))
+        rows = int(source.layout.counts(reads).sum())
+        inner = stream_of(source, reads) or Stream(rows, source.width(reads), lambda: iter([source._rows(reads)]))
         return replace(inner, d=acts.width(place), read=lambda: acts.encoded(place, inner.read()), room=room)
     if isinstance(acts, RowsOf):
         inner, rows = stream_of(acts.source, place), acts.source.layout.index(place, acts._index)
@@ -151,7 +152,7 @@ def _rows_read(acts: Any, place: Place) -> int:
 def _of_store(store: Store, place: Place, room: int | None) -> Stream:
     order = np.concatenate([store.layout.index(place, examples) for examples in store.shard_examples()])
     ends = np.cumsum(store.layout.counts(place))
-    width = store.meta["widths"][list(store).index(place)]
+    width = store.width(place)
     size, sound = max(1, BLOCK_BYTES // (NUMBER * width)), False
 
     def id_of(row: int) -> str:
