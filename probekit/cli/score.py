@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from probekit.tasks import Task
 
 ORDER = """
-    probe model dataset text tokens fpr base_rate out
-    text_column messages_column id_column span_column columns header data_format on_bad_row chat_template any_model
-    picture title no_title width format batch_tokens device dtype revision via device_map quantize
+    probe model dataset text tokens fpr out
+    text_column messages_column id_column base_rate span_column columns header data_format on_bad_row chat_template
+    any_model picture title no_title width format batch_tokens device dtype revision via device_map quantize
 """
 
 

@@ -65,9 +65,9 @@ class ScoreOptions(ProgressOptions, heading=CHECKS):
     )
     base_rate: float | None = option(
         None,
-        "Say how many of the flagged texts are of the second class where this share of all texts is, such as 0.001.",
-        notes="The precision, from the rates on test. Test sets have far more texts of the second class than traffic "
-        "has, so that their own precision says little.",
+        "Report the precision at this base rate, the share of all texts that are of the second class, such as 0.001.",
+        notes="It follows from the rates on test. Test sets have far more texts of the second class than traffic has, "
+        "so that their own precision says little.",
         kind=RATE,
     )
     any_model: bool = option(

@@ -147,7 +147,7 @@ def _aggregate(probe: AggregateProbe) -> Callable[[np.ndarray, Fold], np.ndarray
     return fold
 
 
-def _rolling_max(score_K: np.ndarray, so_far: Fold, probe: AggregateProbe) -> np.ndarray:
+def _next_window(score_K: np.ndarray, so_far: Fold, probe: AggregateProbe) -> np.ndarray:
     """The highest mean of a complete window; of all tokens, before there is one."""
     last = score_K[None] if so_far.kept is None else np.concatenate([so_far.kept, score_K[None]])
     mean_K = last.mean(axis=0)
@@ -158,7 +158,7 @@ def _rolling_max(score_K: np.ndarray, so_far: Fold, probe: AggregateProbe) -> np
     return so_far.best
 
 
-def _ema_max(score_K: np.ndarray, so_far: Fold, probe: AggregateProbe) -> np.ndarray:
+def _next_average(score_K: np.ndarray, so_far: Fold, probe: AggregateProbe) -> np.ndarray:
     """The highest exponential moving average."""
     new = 2 / (probe.window + 1)
     average_K = score_K if so_far.kept is None else new * score_K + (1 - new) * so_far.kept[0]
@@ -166,14 +166,14 @@ def _ema_max(score_K: np.ndarray, so_far: Fold, probe: AggregateProbe) -> np.nda
     return so_far.best
 
 
-def _top_mean(score_K: np.ndarray, so_far: Fold, probe: AggregateProbe) -> np.ndarray:
+def _next_highest(score_K: np.ndarray, so_far: Fold, probe: AggregateProbe) -> np.ndarray:
     """The mean of the k highest scores."""
     every = score_K[None] if so_far.kept is None else np.concatenate([so_far.kept, score_K[None]])
     so_far.kept = np.sort(every, axis=0)[-probe.k :]
     return so_far.kept.mean(axis=0)
 
 
-_KEPT = {"rolling-max": _rolling_max, "ema-max": _ema_max, "top-k": _top_mean}
+_KEPT = {"rolling-max": _next_window, "ema-max": _next_average, "top-k": _next_highest}
 
 
 def _weighted(logits_TK: np.ndarray, scores_TK: np.ndarray, so_far: Fold) -> np.ndarray:

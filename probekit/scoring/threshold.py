@@ -1,6 +1,7 @@
 """A threshold on a probe's scores for a false-positive rate, from the rows that results keep."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from probekit.errors import DataError, UsageError
 from probekit.evaluation.results.row_scores import RowScores
@@ -61,9 +62,10 @@ def choose_threshold(rows: RowScores | None, place: str, fpr: float, base_rate: 
         raise UsageError(unreachable(found))
     test = scores[tested], rows.labels[tested], rows.groups[tested]
     tpr, test_fpr = rates_at(found.value, *test)
-    precision, (wider_tpr, wider_fpr) = None, rates_at(found.value, *test, EACH_OF_TWO)
-    if base_rate is not None and wider_tpr is not None and wider_fpr is not None:
-        precision = precision_at(base_rate, wider_tpr, wider_fpr)
+    precision = None
+    if base_rate is not None and tpr is not None and test_fpr is not None:
+        wider: Any = rates_at(found.value, *test, EACH_OF_TWO)
+        precision = precision_at(base_rate, *wider)
     return ChosenThreshold(fpr, found.value, found.negatives, found.flagged, tpr, test_fpr, precision)
 
 
@@ -87,8 +89,7 @@ def rate_text(rate: Rate | None) -> str:
 
 def threshold_text(threshold: ChosenThreshold, positive: str) -> str:
     """The threshold and its rates in one line; `positive` is the name of the second class."""
-    precision = threshold.precision
-    rare = "" if precision is None else f"; {precision_text(precision, positive)}"
+    rare = "" if threshold.precision is None else f"; {precision_text(threshold.precision)}"
     return (
         f"flagged: score >= {threshold.value:.4g}, chosen on validation for a false-positive rate of "
         f"{threshold.fpr:.2%}; on test it finds {rate_text(threshold.tpr)} of {positive}, and flags "
@@ -96,10 +97,10 @@ def threshold_text(threshold: ChosenThreshold, positive: str) -> str:
     )
 
 
-def precision_text(precision: Precision, positive: str) -> str:
-    """The precision at a base rate in one line; `positive` is the name of the second class."""
-    share = "nothing is flagged" if precision.value is None else f"{precision.value:.3f} of the flagged texts are"
+def precision_text(precision: Precision) -> str:
+    """At a base rate of 0.001, precision 0.13 [0.05, 0.31] (95% interval)."""
+    value = "undefined, as nothing is flagged" if precision.value is None else f"{precision.value:.2g}"
     return (
-        f"where {precision.base_rate:.3g} of all texts are of {positive}, {share} [{precision.low:.3f}, "
-        f"{precision.high:.3f}] (precision, 95% or more)"
+        f"at a base rate of {precision.base_rate:.2g}, precision {value} [{precision.low:.2g}, {precision.high:.2g}] "
+        "(95% interval)"
     )

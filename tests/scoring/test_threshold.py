@@ -79,8 +79,13 @@ def test_precision_at_a_base_rate_is_that_of_a_population_with_it() -> None:
         flagged = [rng.random(n) < rate for n, rate in ((60, tpr), (200, fpr))]
         one = precision_at(base, *(rate_of(some, np.arange(len(some)), EACH_OF_TWO) for some in flagged))
         held += one.low <= exact <= one.high
-        population = [base * flagged[0].mean(), (1 - base) * flagged[1].mean()]
-        assert one.value == pytest.approx(population[0] / sum(population))
+        ends = [binomtest(int(some.sum()), len(some)).proportion_ci(0.975) for some in flagged]  # both hold with 95%
+        for got, found, wrongly in (
+            (one.value, flagged[0].mean(), flagged[1].mean()),
+            (one.low, ends[0].low, ends[1].high),
+            (one.high, ends[0].high, ends[1].low),
+        ):
+            assert got == pytest.approx(base * found / (base * found + (1 - base) * wrongly))
     assert held >= 380
     none = precision_at(base, rate_of(many < 0, many), rate_of(many < 0, many))
     assert (none.value, none.low) == (None, 0.0)
@@ -129,7 +134,7 @@ def test_what_a_threshold_gives_is_told_of_test_alone() -> None:
     assert rare.value is not None
     assert rare.low < 0.001 * tpr.value / (0.001 * tpr.value + 0.999 * fpr.value) == rare.value < rare.high
     line = threshold_text(choose_threshold(rows, "p.0", 0.05, base_rate=0.001), "yes")
-    assert f"where 0.001 of all texts are of yes, {rare.value:.3f} of the flagged texts are [{rare.low:.3f}" in line
+    assert f"; at a base rate of 0.001, precision {rare.value:.2g} [{rare.low:.2g}, {rare.high:.2g}] (95% int" in line
 
 
 def test_rows_of_a_group_are_counted_together() -> None:

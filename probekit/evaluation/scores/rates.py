@@ -113,12 +113,11 @@ def precision_at(base_rate: float, tpr: Rate, fpr: Rate) -> Precision:
     It rises with the true-positive rate and falls with the false-positive rate, so that opposite ends bound it.
     """
 
-    def of(found: float, wrongly: float) -> float | None:
-        right, wrong = base_rate * found, (1 - base_rate) * wrongly
-        return right / (right + wrong) if right + wrong else None
+    def of(found: float, wrongly: float) -> float:
+        return base_rate * found / (base_rate * found + (1 - base_rate) * wrongly)
 
-    low, high = of(tpr.low, fpr.high), of(tpr.high, fpr.low)
-    return Precision(base_rate, of(tpr.value, fpr.value), low or 0.0, 1.0 if high is None else high)
+    value = of(tpr.value, fpr.value) if tpr.value or fpr.value else None
+    return Precision(base_rate, value, of(tpr.low, fpr.high), of(tpr.high, fpr.low))
 
 
 def rate_of(flagged: np.ndarray, groups: np.ndarray, level: float = LEVEL) -> Rate:

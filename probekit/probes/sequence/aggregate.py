@@ -18,7 +18,7 @@ from torch import Tensor
 
 from probekit.errors import DataError, UsageError, nearest
 from probekit.machine.threads import one_thread
-from probekit.options.check import check_positive, check_strength, check_whole
+from probekit.options.check import check_positive, check_strength, check_whole, is_whole
 from probekit.options.curve import AGGREGATES
 from probekit.probes.base import LinearProbe, scale_of
 from probekit.probes.calibration import fit_scale
@@ -59,7 +59,7 @@ class AggregateProbe(SequenceProbe):
     - "top-k": the mean of the k highest scores, or of all if there are fewer.
     - "softmax": the mean weighted by the softmax of the scores.
 
-    All but the first two look for tokens of one class. For two classes it is the one that fits the training texts
+    All but mean and last look for tokens of one class. For two classes it is the one that fits the training texts
     better once calibrated (`side_`); for more, each class has its own highest score.
 
     The certificate is of the token probe, for labels that every token inherits from its text; it says nothing about the
@@ -148,6 +148,12 @@ class AggregateProbe(SequenceProbe):
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         K, once = self._n_outputs, dict.fromkeys(("slope_", "side_", "spread_"), (1,))
         return {"coef_": (K, *self.coef_.shape[-1:]), "intercept_": (K,), "shift_": (K,), **once}
+
+    def _check_arrays(self) -> None:
+        super()._check_arrays()
+        for name in ("window", "k"):
+            if not is_whole(value := getattr(self, name)) or value < 1:
+                raise ValueError(f"{name} = {value!a:.40}, expected a whole number from 1 on")
 
     def _part_scores(self, rows: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         return self.slope_ * self._aggregated(self._of_tokens(rows), lengths, self.side_) + self.shift_

@@ -1,5 +1,6 @@
 """Aggregated scores of a linear probe of tokens, against slow references."""
 
+import json
 from functools import cache
 
 import numpy as np
@@ -8,7 +9,7 @@ from planted_sequences import keyed, marked
 from sklearn.covariance import ledoit_wolf_shrinkage
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from probekit.errors import UsageError
+from probekit.errors import DataError, UsageError
 from probekit.options.curve import AGGREGATES
 from probekit.probes import (
     AggregateProbe,
@@ -191,6 +192,19 @@ def test_save_and_load(tmp_path):
         np.testing.assert_array_equal(loaded.decision_function(X), probe.decision_function(X))
         assert loaded.predict_labels(X[:3]).tolist() == probe.predict_labels(X[:3]).tolist()
         assert loaded.gap_ == probe.gap_
+
+
+@pytest.mark.parametrize(("name", "value"), [("window", 0), ("k", 0), ("k", 2.5), ("window", True)])
+def test_numbers_of_tokens_are_checked(tmp_path, name, value):
+    X, y = marked(20, 0)
+    with pytest.raises(UsageError, match=f"{name} must be a whole number"):
+        AggregateProbe("ridge", "top-k", **{name: value}).fit(X, y)
+    path = AggregateProbe("ridge", "top-k").fit(X, y).save(tmp_path / "probe")
+    about = json.loads(path.read_text())
+    about["parameters"][name] = value
+    path.write_text(json.dumps(about))
+    with pytest.raises(DataError, match=name):
+        load_probe(path)
 
 
 def test_found_by_name_and_named():
