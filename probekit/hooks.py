@@ -18,6 +18,10 @@ from probekit.text import counted
 
 PointsSpec = PointSpec | Callable[[str], bool] | Iterable[PointSpec]
 ONLY_ATTENTION = "each of its layers has attention; take attn_out"  # why there is no mixer_out
+OF_AN_AUTOENCODER = (
+    "latents are those of an autoencoder, which reads activations (acts.encode(sae)); probes of them cannot be applied "
+    "to a model"
+)
 HookFn = Callable[[Tensor, "HookPoint"], Tensor | None]
 Hooks = Iterable[tuple[PointsSpec, HookFn]] | tuple[PointsSpec, HookFn]
 
@@ -142,7 +146,7 @@ class HookedModule(nn.Module):
     def _why_absent(self, short: str, layer: int | None) -> str:
         """Why there is no such point here, as far as the model knows, and which there are."""
         text = f"this model has no point {Place(short, layer)}"
-        reasons = {"mixer_out": ONLY_ATTENTION, **self.absent}
+        reasons = {"mixer_out": ONLY_ATTENTION, "latents": OF_AN_AUTOENCODER, **self.absent}
         text += f": {why}" if (why := reasons.get(base_name(short))) else ""
         if others := self.layers_of(short):
             return f"{text}; there are {spans_of(Place(short, i) for i in others)}"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from probekit.charts.palette import NAME_LENGTH, PALETTE, short
 from probekit.evaluation.results.coordinates import within_text
 from probekit.evaluation.results.data import LayerResult, ProbeData, is_output
-from probekit.evaluation.results.wording import metric_name, position_name, quick_text
+from probekit.evaluation.results.wording import latents_read, metric_name, point_name, position_name, quick_text
 from probekit.points import base_name
 from probekit.text import printable
 
@@ -128,7 +128,7 @@ def facts(results: ProbeData) -> dict[str, str]:
     """What a curve is of, by the name of the fact."""
     meta, layers = results.meta, results.layers
     names = {key: short(meta[key]) for key in ("label", "model", "task")}
-    point = printable(meta["point"]) if len(layers) > 1 else place_text(results, layers[0])
+    point = point_name(meta) if len(layers) > 1 or latents_read(meta) else place_text(results, layers[0])
     names |= {"point": point, "position": position_name(meta["position"]), "probe": f"{printable(meta['probe'])} probe"}
     names |= {"within": short(within_text(meta))}
     n, folds = f"{meta['n']['test']:,}", meta.get("folds")

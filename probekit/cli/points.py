@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 _LEGEND = "B batch, L query position, M key position; the other axes are shown by their sizes"
 _UNPROVED = (
-    "attn_out, resid_mid and mlp_out are proved when the weights are loaded: those that fail are left out, and those "
-    "of a class whose layout is not in probekit's table are added then."
+    "attn_out, mixer_out, resid_mid, mlp_out and ln_final are proved when the weights are loaded: those that fail are "
+    "left out, and those of a class whose layout is not in probekit's table are added then (probekit selftest has all)."
 )
 
 

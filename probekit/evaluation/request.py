@@ -395,5 +395,7 @@ def random_init_activations(
     joined = source if isinstance(source, SideBySide) else None
     wanted = places if joined is None else joined.joined
     if missing := [place for place in wanted if place not in other]:
-        raise UsageError(f"random_init= has no activations of {missing[0]}; make it with the same points")
+        of_latents = base_name(missing[0].point) == "latents"
+        how = "encode it with the same autoencoder" if of_latents else "make it with the same points"
+        raise UsageError(f"random_init= has no activations of {missing[0]}; {how}")
     return other if joined is None else joined.same_of(other)

@@ -348,7 +348,7 @@ def with_labels(acts: Activations, options: CurvesArguments) -> tuple[Activation
             options.label,
             *(options.labels if isinstance(options.labels, list | tuple) else ()),
         )
-    noise = options.random_init
+    noise = None if options.random_init is None else checked_activations(options.random_init, "random_init=")
     if made is acts or noise is None:
         return made, options
     if noise.task.fingerprint() == acts.task.fingerprint():

@@ -181,6 +181,11 @@ def _check_same(requests: Sequence[Request], names: Sequence[str]) -> None:
     first = requests[0]
     for other, name in zip(requests[1:], names[1:], strict=True):
         _check_model(first.acts.meta, other.acts.meta, f"{name!a} is of {{}} than {names[0]!a} ({{}})")
+        if _latents(first.acts) != _latents(other.acts):
+            raise UsageError(
+                f"{name!a} has latents of another autoencoder, or of another place, than {names[0]!a}; encode all with "
+                "the same one"
+            )
         if unshared := set(other.places) ^ set(first.places):
             place = min(str(place) for place in unshared)
             raise UsageError(f"{names[0]!a} and {name!a} do not both hold {place}; name layers that all of them have")
@@ -191,6 +196,11 @@ def _check_same(requests: Sequence[Request], names: Sequence[str]) -> None:
     if len({request.n_classes for request in requests}) > 1:
         counts = [f"{name!a} {request.n_classes or 'numbers'}" for name, request in zip(names, requests, strict=True)]
         raise UsageError(f"transfer needs tasks of equally many classes, got {listed(counts)}; leave the others out")
+
+
+def _latents(acts: Activations) -> dict[str, tuple[str, str]]:
+    """The place of latents -> what they are of, and the fingerprint of the autoencoder."""
+    return {place: (one["of"], one["fingerprint"]) for place, one in acts.meta.get("latents", {}).items()}
 
 
 def _check_model(first: dict[str, Any], other: dict[str, Any], message: str) -> None:

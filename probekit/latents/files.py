@@ -16,7 +16,7 @@ from probekit.errors import DataError, UsageError
 from probekit.files.hub import SCHEME, Sought, fetch_folder, is_address, parse_address
 from probekit.latents.config import SaeConfig, gemma_scope_config, saelens_config, sparsify_config
 from probekit.latents.sae import Sae
-from probekit.machine.devices import find_device
+from probekit.machine.devices import find_device, find_float
 from probekit.models.files import read_json
 from probekit.models.weights import READABLE, stored_in
 from probekit.options.check import check_path, check_positive
@@ -36,7 +36,7 @@ def load_sae(
     place: PointSpec | None = None,
     scale: float | None = None,
     device: str | torch.device = "cpu",
-    dtype: torch.dtype = torch.float32,
+    dtype: str | torch.dtype = torch.float32,
 ) -> Sae:
     """A sparse autoencoder or a transcoder from its files.
 
@@ -48,15 +48,16 @@ def load_sae(
         scale: what activations are multiplied by before they are read; only for files that say
             `normalize_activations: expected_average_only_in`, and do not hold the factor.
         device: of the weights.
-        dtype: of the weights, and so of the latents.
+        dtype: of the weights, and so of the latents: a floating-point type of torch, or its name ("bfloat16", "bf16").
 
     Raises:
-        UsageError: no such folder; a place that is not one.
+        UsageError: no such folder; a place, a scale, a device or a type that is not one.
         DataError: no such files there, or damaged; a pickle; a field that is not known; weights that are missing, of
             another shape, NaN or infinite.
     """
     if scale is not None:
         check_positive("scale", scale)
+    kind = find_float(dtype)
     if is_address(path):
         found = fetch_folder(parse_address(str(path), "model"), "model", SOUGHT, _is_wanted)
     else:
@@ -67,6 +68,8 @@ def load_sae(
         raise DataError(f"{str(found)!a} is a pickle, which can run code and is never read; save it as safetensors")
     if found.is_file() and found.suffix != ".npz":
         raise DataError(f"{str(found)!a} is neither a folder nor an .npz file; name the folder that it is in")
+    if found.is_dir() and len(held := [one for one in SOUGHT.keys if (found / one).is_file()]) > 1:
+        raise DataError(f"{str(found)!a} holds {listed(held, between=' and ')}; keep one of them there")
     name = str(path)
     if found.suffix == ".npz" or (found / GEMMA_SCOPE).is_file():
         file = found if found.suffix == ".npz" else found / GEMMA_SCOPE
@@ -76,7 +79,7 @@ def load_sae(
     if place is not None:
         cfg = replace(cfg, place=Place.of(place))
     _check(file, cfg, weights)
-    return Sae(cfg, {key: x.to(find_device(device), dtype) for key, x in weights.items()}, name)
+    return Sae(cfg, {key: x.to(find_device(device), kind) for key, x in weights.items()}, name)
 
 
 def _is_wanted(file: str) -> bool:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from probekit.errors import UsageError
-from probekit.machine.dtypes import BYTES
+from probekit.errors import UsageError, nearest
+from probekit.machine.dtypes import BYTES, SHORT
 
 # Files of a control group: its limit, what it uses, and the shares of that; version 2 of the kernel's interface, and 1
 _GROUP_FILES = {
@@ -44,6 +44,21 @@ def find_device(device: str | torch.device, default: torch.device | None = None)
             f"device {str(device)!a:.80} cannot be used here ({reason}); give auto, cpu, cuda, cuda:1 or mps"
         ) from None
     return wanted
+
+
+def find_float(dtype: str | torch.dtype) -> torch.dtype:
+    """A torch type, or the type of a name such as "bfloat16", "bf16" or "torch.float16".
+
+    Raises:
+        UsageError: another type.
+    """
+    known, typed = {**DTYPES, "float64": torch.float64}, str(dtype).removeprefix("torch.")
+    if isinstance(dtype, torch.dtype):
+        if dtype.is_floating_point:
+            return dtype
+    elif (name := SHORT.get(typed, typed)) in known:
+        return known[name]
+    raise UsageError(f"dtype is a floating-point type, got {typed!a:.80}; {nearest(typed, known)}")
 
 
 def has_float64(device: torch.device) -> bool:

@@ -12,9 +12,8 @@ import numpy as np
 import torch
 from scipy.special import expit, softmax
 
-from probekit.errors import DataError, UsageError, nearest
-from probekit.machine.devices import DTYPES, find_device, has_float64
-from probekit.machine.dtypes import SHORT
+from probekit.errors import DataError, UsageError
+from probekit.machine.devices import find_device, find_float, has_float64
 from probekit.probes.files import write_probe
 from probekit.probes.problem import LARGEST, SMALLEST, Labels, ProblemSet, every_problem
 from probekit.probes.scikit_learn import Parameterised, check_is_fitted, clone
@@ -159,7 +158,7 @@ class Probe(Parameterised):
             UsageError: a type that is not floating, or a device that cannot be used here or does not have the type.
             DataError: weights that are infinite in this type.
         """
-        wanted, place = _find_float(dtype), find_device(device)
+        wanted, place = find_float(dtype), find_device(device)
         if wanted == torch.float64 and not has_float64(place):
             raise UsageError(f"device {str(place)!a} has no float64; give dtype=torch.float32, or device='cpu'")
         given = torch.from_numpy(np.ascontiguousarray(self.direction))
@@ -469,14 +468,3 @@ def unstandardise(
     """Convert weights and intercepts for standardised features to raw features: same decisions."""
     raw = coef / scale
     return raw, intercept - raw @ mean
-
-
-def _find_float(dtype: str | torch.dtype) -> torch.dtype:
-    """A torch type, or the type of a name such as "bfloat16", "bf16" or "torch.float16"."""
-    known, typed = {**DTYPES, "float64": torch.float64}, str(dtype).removeprefix("torch.")
-    if isinstance(dtype, torch.dtype):
-        if dtype.is_floating_point:
-            return dtype
-    elif (name := SHORT.get(typed, typed)) in known:
-        return known[name]
-    raise UsageError(f"dtype is a floating-point type, got {typed!a:.80}; {nearest(typed, known)}")

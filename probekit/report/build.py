@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from probekit.activations.activations import Activations
 from probekit.causal.results.results import CausalResults
-from probekit.errors import DataError, ProbekitError, StorageError
+from probekit.errors import DataError, ProbekitError, StorageError, UsageError
 from probekit.evaluation import PositionResults, ProbeResults, TransferResults
 from probekit.evaluation.results.curves_report import within_notes
 from probekit.evaluation.results.data import ProbeData
@@ -38,7 +38,7 @@ from probekit.report.sections.scores import confusion_section, scores_section
 from probekit.report.sections.summary import summary_section
 from probekit.report.tokens.find import Shown, view_of_results
 from probekit.report.tokens.section import SCRIPTS, STYLES, TITLE, token_section
-from probekit.text import counted, printable
+from probekit.text import counted, kind_of, printable
 
 
 def tokens_of_run(
@@ -96,11 +96,14 @@ def write_report(runs: Sequence[str | Path] | str | Path, out: str | Path, optio
         options: what is shown.
 
     Raises:
+        UsageError: something else than folders.
         DataError: no results there, or incomplete ones.
         StorageError: `out` is a folder or another file, or the disk refused.
     """
     path = check_report_file(check_path("out", out))
     paths = [runs] if isinstance(runs, str | Path) else runs
+    if not isinstance(paths, Sequence) or not all(isinstance(one, str | Path) for one in paths):
+        raise UsageError(f"a report is made of folders of results; got {kind_of(runs)}; save it: results.save(folder)")
     with shown_parts(options) as shown:
         parts = Steps(shown.on_part or SILENT.begin, shown.on_progress or SILENT.advance)
         parts.begin("reading the results")

@@ -12,7 +12,7 @@ from typing import Any
 from probekit.evaluation.results.coordinates import within_text
 from probekit.evaluation.results.data import LayerResult, ProbeData, Quote, is_output
 from probekit.evaluation.results.verdict import chance_of
-from probekit.evaluation.results.wording import decoding, position_name
+from probekit.evaluation.results.wording import decoding, latents_read, point_name, position_name
 from probekit.points import Place, depth_of
 from probekit.side_by_side.data import ComparedPlace, ComparedRun
 from probekit.side_by_side.runs import NamedRun
@@ -24,6 +24,7 @@ _NO_SETTING = {"label", "point", "probe", "position", "seed", "layers", "by", "c
 _NO_SETTING |= {"aggregate", "C", "quick", "controls", "control_type", "control_C", "codelength", "intervals"}
 _NO_SETTING |= {"baselines", "least_texts", "nuisance", "shift_column", "within", "on_bad_row"}
 OF_PROBE = "probe."  # begins the names of settings that other kinds of probes do not have, or mean differently
+_NO_SETTING |= {"sae", "sae_digest", "force"}
 _SEEDS = ("random_state", "seed")  # parameters of estimators
 _EXTRACTION = {"compute_dtype": "dtype", "dtype": "store_dtype", "bos": "bos", "via": "via", "quantize": "quantize"}
 """Entry of the activations' record -> the option that sets it."""
@@ -37,7 +38,7 @@ def settings_of(meta: Mapping[str, Any]) -> dict[str, str]:
     """
     known, estimator = meta.get("activations") or {}, meta.get("estimator") or {}
     given = {name: known.get(entry) for entry, name in _EXTRACTION.items()}
-    given |= {"edits": _edits(known), **_reading(meta.get("reading") or {})}
+    given |= {"edits": _edits(known), "sae": _saes(meta), **_reading(meta.get("reading") or {})}
     parameters = estimator.get("parameters") or {}
     given |= {f"{OF_PROBE}{name}": value for name, value in parameters.items() if name not in _SEEDS}
     given |= {f"{OF_PROBE}C": meta.get("C")}
@@ -51,6 +52,13 @@ def _edits(known: Mapping[str, Any]) -> str | None:
     """The edits of the model in words, with a digest that tells two directions from one another."""
     edits = known.get("edits")
     return None if not edits else f"{known.get('edited', '')} ({_digest([edits, known.get('edit_positions')])})".strip()
+
+
+def _saes(meta: Mapping[str, Any]) -> str | None:
+    """The autoencoders by name, with a digest of what they are."""
+    latents = latents_read(meta)
+    names = dict.fromkeys(one["sae"].rstrip("/").rpartition("/")[2] for one in latents.values())
+    return f"{','.join(names)} ({_digest([one['fingerprint'] for one in latents.values()])})" if latents else None
 
 
 def _reading(reading: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,7 +91,12 @@ def facts_of(run: NamedRun) -> dict[str, str]:
     meta = run.data.meta
     known = meta.get("activations") or {}
     facts = {key: str(meta[key]) for key in ("model", "task", "label", "point")}
-    facts |= {"position": position_name(meta["position"]), "probe": str(meta["probe"]), "seed": str(meta.get("seed"))}
+    facts |= {
+        "point": point_name(meta),
+        "position": position_name(meta["position"]),
+        "probe": str(meta["probe"]),
+        "seed": str(meta.get("seed")),
+    }
     if within := within_text(meta):
         facts["within"] = within
     if known.get("revision"):

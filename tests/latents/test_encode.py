@@ -164,3 +164,29 @@ def test_latents_of_a_stack_are_named_after_it() -> None:
     draw, task = torch.Generator().manual_seed(0), some_acts().task
     acts = ActivationSet({Place("decoder.resid_pre", 1): torch.randn(N, D, generator=draw)}, task)
     assert [*acts.encode(an_sae(1, place=Place("decoder.resid_pre", 1)))] == [Place("decoder.latents", 1)]
+
+
+def test_results_say_which_latents_were_read(tmp_path: Path) -> None:
+    results = pk.train_probes(some_acts().encode(an_sae(1)), quick=True, progress=False)
+    assert "latents of resid_pre 1 (sae1), last token" in results.summary()
+    results.save(tmp_path / "results")
+    page = pk.write_report(tmp_path / "results", tmp_path / "page.html").read_text()
+    assert "latents of resid_pre 1 (sae1)" in page
+    assert f"sae1, which reads resid_pre.1; fingerprint {an_sae(1).fingerprint()}" in page
+    other = pk.train_probes(some_acts().encode(an_sae(1, seed=1)), quick=True, progress=False)
+    told = pk.compare([results, other]).summary()
+    assert told.count("sae sae1 (") >= 2
+
+
+def test_transfer_takes_latents_of_one_autoencoder() -> None:
+    one, other = some_acts(), some_acts()
+    other.task = dataclasses.replace(other.task, name="u", inputs=[[i + N] for i in range(N)])
+    assert len(pk.transfer([acts.encode(an_sae(1)) for acts in (one, other)], progress=False).cells) == 4
+    for different in (an_sae(1, seed=1), an_sae(1, place=Place("resid_pre", 1), k=5)):
+        with pytest.raises(UsageError, match="has latents of another autoencoder, or of another place, than 't'"):
+            pk.transfer([one.encode(an_sae(1)), other.encode(different)], progress=False)
+
+
+def test_a_model_has_no_latents() -> None:
+    with pytest.raises(UnknownPoint, match=r"latents are those of an autoencoder, which reads activations \(acts.enc"):
+        pk.load_model("agreement-gpt2").resolve("latents")

@@ -26,6 +26,7 @@ from probekit.evaluation.results.wording import (
     interval_text,
     metric_name,
     number_text,
+    point_name,
     position_name,
     quick_note,
 )
@@ -84,7 +85,7 @@ def title(data: ProbeData) -> str:
     meta = data.meta
     names = {key: printable(meta[key]) for key in ("label", "model", "task")}
     rows = f", {printable(rows)}" if (rows := within_text(meta)) else ""
-    return f"{decoding(names)}: {printable(meta['point'])}, {position_name(meta['position'])}{rows}"
+    return f"{decoding(names)}: {point_name(meta)}, {position_name(meta['position'])}{rows}"
 
 
 def short_text(data: ProbeData) -> str:

@@ -2,7 +2,7 @@
 
 from probekit.evaluation.results.coordinates import within_text
 from probekit.evaluation.results.data import TransferCell, TransferData
-from probekit.evaluation.results.wording import interval_text, metric_name, position_name, selected
+from probekit.evaluation.results.wording import interval_text, metric_name, point_name, position_name, selected
 from probekit.tables import TableReport, html_page, html_table, text_table
 from probekit.text import listed, printable
 
@@ -27,7 +27,7 @@ def transfer_title(data: TransferData) -> str:
     """Model, point, position, probe and metric in one line."""
     meta = data.meta
     rows = f", {rows}" if (rows := within_text(meta)) else ""
-    read = f"{meta['point']}, {position_name(meta['position'])}{rows}; {meta['probe']} probe"
+    read = f"{point_name(meta)}, {position_name(meta['position'])}{rows}; {meta['probe']} probe"
     what = f"Shift over {shift['column']!a:.40}" if (shift := meta.get("shift")) else "Transfer"
     return printable(f"{what} in {meta['model']}: {read}; test {metric_name(data.headline)}")
 

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from probekit.points import Place, spans_of
 from probekit.selections import Selection
-from probekit.text import printable
+from probekit.text import listed, printable
 
 _METRICS = {"auroc": "AUROC", "r2": "R2", "f1": "F1", "spearman": "Spearman correlation"}
 _UNNAMED = ("label", "labels", "target")  # columns of tables
@@ -42,6 +43,22 @@ def probed(label: str, task: str | None) -> tuple[str, str]:
     if task is not None and label in _UNNAMED:
         return f"{task} labels", ""
     return label, "" if task is None else f" ({task})"
+
+
+def point_name(meta: Mapping[str, Any]) -> str:
+    """The point that was read: "resid_pre"; of latents also where, and by which autoencoders, they were read."""
+    latents = latents_read(meta)
+    if not latents:
+        return printable(meta["point"])
+    of = spans_of(Place.of(one["of"]) for one in latents.values())
+    names = dict.fromkeys(printable(one["sae"].rstrip("/").rpartition("/")[2]) for one in latents.values())
+    return f"{printable(meta['point'])} of {of} ({listed(names, most=2)})"
+
+
+def latents_read(meta: Mapping[str, Any]) -> Mapping[str, Mapping[str, str]]:
+    """The place of latents -> what they are of, and the name and the fingerprint of the autoencoder."""
+    known = meta.get("activations") or {}
+    return (known[0] if isinstance(known, list) else known).get("latents") or {}  # of a transfer, all have the same
 
 
 def position_name(position: object) -> str:

@@ -104,6 +104,7 @@ RECURRENT = re.compile(
     "Linear(?:Attention|Attn)|Lightning|Delta|Mamba|RecurrentBlock|Rwkv|SSM|xLSTM|Conv1d|ShortConv|ConvLayer|Separable|Fourier|Rglru|KDA"
 )
 _ATTENTION = re.compile("Attention|Attn")
+_BLOCKS = ("layers", "layer", "h", "blocks", "block")  # what classes call their list of blocks
 _MLP = re.compile(r"(^|\.|_)(mlp|ffn?|ffw|feed_forward|feedforward|moe|fc2|block_sparse_moe)(_block)?$")
 
 
@@ -121,6 +122,8 @@ def find_blocks(base: nn.Module, model_type: str, n_layers: int) -> tuple[str, .
         name for name, module in base.named_modules() if isinstance(module, nn.ModuleList) and len(module) == n_layers
     ]
     outer = [name for name in lists if not any(name.startswith(f"{other}.") for other in lists if other != name)]
+    if len(outer) > 1:  # a list of something else may be as long by chance
+        outer = [name for name in outer if name.rpartition(".")[2] in _BLOCKS] or outer
     if len(outer) != 1:
         found = f"{len(outer)} lists" if outer else "no list"
         raise DataError(

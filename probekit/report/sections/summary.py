@@ -8,7 +8,7 @@ from probekit.evaluation.results.cautions import cautions
 from probekit.evaluation.results.data import ProbeData
 from probekit.evaluation.results.quote import quote_line, quote_of_curve
 from probekit.evaluation.results.verdict import standing_of, verdict
-from probekit.evaluation.results.wording import position_name
+from probekit.evaluation.results.wording import point_name, position_name
 from probekit.report.parts import Facts, Heading, Items, Lines, Part
 from probekit.report.render import html_of
 from probekit.report.section import Section
@@ -70,7 +70,7 @@ def _facts(data: ProbeData) -> list[tuple[str, str]]:
         ("Model", str(meta["model"])),
         ("Task", str(meta["task"])),
         ("Label", labels if classes else f"{meta['label']} (a number)"),
-        ("Read at", f"{meta['point']}, {position_name(meta['position'])}"),
+        ("Read at", f"{point_name(meta)}, {position_name(meta['position'])}"),
         ("Probe", str(meta["probe"])),
         ("Rows", f"{rows}; {folds} nested folds" if folds else rows),
     ]
