@@ -44,7 +44,7 @@ def slow_aggregate(scores: np.ndarray, how: str, side: float, width: float) -> f
             averages.append(averages[-1] + 2 / (WINDOW + 1) * (score - averages[-1]))
         return side * max(averages)
     if how == "top-k":
-        return side * np.mean(sorted(side * scores)[-K:])
+        return float(side * np.mean(sorted(side * scores)[-K:]))
     weights = np.exp(side * scores / width - max(side * scores / width))
     return float(weights / weights.sum() @ scores)
 
