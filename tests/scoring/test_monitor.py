@@ -179,12 +179,15 @@ def test_several_probes_at_several_places(gpt2: Any) -> None:
     assert {alarm.name for alarm in monitor.alarms} <= {"b"}
 
 
+OWN: dict[str, dict[str, int]] = {"rolling-max": {"window": 4}, "ema-max": {"window": 4}, "top-k": {"k": 3}}
+
+
 @pytest.mark.parametrize("classes", [2, 3])
 @pytest.mark.parametrize(
     "kind",
     [
         AttentionProbe(C=1.0, n_random=1),
-        *(AggregateProbe("ridge", how, window=4, k=3) for how in AGGREGATES),
+        *(AggregateProbe("ridge", how, **OWN.get(how, {})) for how in AGGREGATES),
     ],
     ids=lambda probe: getattr(probe, "aggregate", "attention"),
 )

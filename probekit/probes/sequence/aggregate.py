@@ -41,6 +41,8 @@ from probekit.probes.sequence.ragged import (
 from probekit.probes.stream import Stream
 from probekit.ragged import ranges, starts_of
 
+# parameter -> its default, and the aggregates that read it
+_READ_BY = {"temperature": (1.0, ("softmax",)), "window": (10, ("rolling-max", "ema-max")), "k": (5, ("top-k",))}
 TOKEN_PROBES: dict[str, type[Any]] = {
     "logistic": LogisticProbe,
     "ridge": RidgeProbe,
@@ -179,6 +181,9 @@ class AggregateProbe(SequenceProbe):
         check_positive("temperature", self.temperature)
         check_whole("window", self.window)
         check_whole("k", self.k)
+        for name, (usual, readers) in _READ_BY.items():
+            if getattr(self, name) != usual and self.aggregate not in readers:
+                raise UsageError(f"{self.aggregate} reads no {name}, as {' and '.join(readers)} do; leave it out")
         strengths = [check_strength("C", probe.C) if self.has_C else 1.0 for probe in probes]
         fitted = token_fits(self.probe, X, problems, strengths)
         for probe, of_tokens in zip(probes, fitted, strict=True):

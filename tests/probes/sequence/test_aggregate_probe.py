@@ -26,6 +26,9 @@ from probekit.probes.sequence.ragged import as_ragged, token_moments
 
 WINDOW, K = 30, 3  # among the 20 to 60 tokens of the texts
 
+OWN = {"softmax": {"temperature": 0.5}, "top-k": {"k": K}}
+OWN |= {"rolling-max": {"window": WINDOW}, "ema-max": {"window": WINDOW}}
+
 
 def slow_aggregate(scores: np.ndarray, how: str, side: float, width: float) -> float:
     """Scores [L] of one text as one number."""
@@ -54,7 +57,7 @@ def slow_aggregate(scores: np.ndarray, how: str, side: float, width: float) -> f
 def test_decisions_equal_a_slow_reference(name, how):
     X, y = marked(80, 0)
     assert min(map(len, X)) < WINDOW < max(map(len, X))
-    probe = AggregateProbe(name, how, C=0.1, temperature=0.5, window=WINDOW, k=K).fit(X, y)
+    probe = AggregateProbe(name, how, C=0.1, **OWN.get(how, {})).fit(X, y)
     side, width = float(probe.side_[0]), 0.5 * float(probe.spread_[0])
     if how == "softmax":
         of_tokens = [x @ probe.coef_[0] + probe.intercept_[0] for x in X]
@@ -121,7 +124,7 @@ def pooled_score(name: str, how: str, marked_class: int) -> float:
 @pytest.mark.parametrize("name", ["logistic", "ridge", "lda"])
 def test_finds_a_planted_token_that_mean_and_last_miss(name, how, marked_class):
     (X, y), (X_test, y_test) = marked(300, 0, marked_class), marked(400, 1, marked_class)
-    probe = AggregateProbe(name, how, C=0.1, k=2).fit(X, y)
+    probe = AggregateProbe(name, how, C=0.1, **({"k": 2} if how == "top-k" else {})).fit(X, y)
     assert probe.score(X_test, y_test) > 0.93
     assert probe.side_[0] == (1 if marked_class else -1)
     for missing in ("mean", "last"):
@@ -205,6 +208,12 @@ def test_numbers_of_tokens_are_checked(tmp_path, name, value):
     path.write_text(json.dumps(about))
     with pytest.raises(DataError, match=name):
         load_probe(path)
+
+
+@pytest.mark.parametrize(("how", "option"), [("max", "window"), ("rolling-max", "k"), ("mean", "temperature")])
+def test_a_number_that_an_aggregate_does_not_read_is_refused(how, option):
+    with pytest.raises(UsageError, match=f"{how} reads no {option}, as .* leave it out"):
+        AggregateProbe("ridge", how, **{option: 3}).fit(*marked(10, 0))
 
 
 def test_found_by_name_and_named():
