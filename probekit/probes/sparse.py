@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from probekit.errors import UsageError, nearest
-from probekit.options.check import check_whole
+from probekit.options.check import check_strength, check_whole
 from probekit.probes.base import ClassifierProbe, LinearProbe, WithProbabilities, scale_of
 from probekit.probes.logistic.probe import LogisticProbe
 from probekit.probes.moments import class_means, squares_around
@@ -96,6 +96,8 @@ class KSparseProbe(WithProbabilities, LinearProbe):
 
     def _fit_best(self, X: Tensor | Stream, labels: Labels, probes: Sequence[Self]) -> None:
         """Fit probes that differ in C alone."""
+        for probe in probes:
+            check_strength("C", probe.C, without_penalty=False)
         neurons = _rank(X, labels, self.method).neurons[: check_whole("k", self.k)]
         of_best = LogisticProbe().fit_many(_columns(X, neurons), every_problem([labels], [probe.C for probe in probes]))
         for probe, logistic in zip(probes, of_best, strict=True):
