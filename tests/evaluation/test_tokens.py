@@ -221,7 +221,7 @@ def test_an_output_that_does_not_vary_is_refused(model):
 def test_tokens_that_memory_cannot_hold_are_refused_before_anything_is_read(model, tmp_path, monkeypatch):
     extract(model, make_task(), points="resid_pre", position="all", out=tmp_path / "store")
     store = load_activations(tmp_path / "store")
-    how = {"label": "parity", "probe": "k-sparse", "layers": 1, **FAST}
+    how = {"label": "parity", "probe": "mlp", "layers": 1, **FAST}
     needed = 2 * N * L * 12 * 4
     monkeypatch.setattr(Store, "shards", None)  # nothing is read
     with pytest.raises(DataError, match=r"the 540 rows x 12 of resid_pre\.1 take .* in memory .*--memory"):
