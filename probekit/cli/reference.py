@@ -50,8 +50,9 @@ is read, its tensors under whatever prefix the files have, and nothing of a visi
 text](model-types.md#packaged-as-multimodal):
 PACKAGED.
 
-**Multi-token prediction heads** (`mtp...`, or a layer after the last) are not read. The plan, the manifest (`left_out`)
-and `selftest` name them.
+**Multi-token prediction heads** (`mtp...`, as in Qwen3-Next, or a layer after the last with `eh_proj`, `enorm` or
+`hnorm`, as in DeepSeek V3 and GLM-4.5) are not read. The plan, the manifest (`left_out`) and `selftest` name them.
+Any other layer after the last is refused: config.json counts fewer layers than the files hold.
 
 **In few bits**: FP8 (`fp8`, one scale for each block or tensor), MXFP4, `compressed-tensors` of 4 and 8 bits, GPTQ of
 2, 4 and 8 bits and AWQ are widened as they are read, a matrix at a time. Activations are not rounded."""

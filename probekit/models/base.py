@@ -62,7 +62,7 @@ class LanguageModel(HookedModule):
     end_ids: tuple[int, ...] | None = None
     folder: Path | None = None
     source: dict[str, Any] | None = None
-    left_out: str | None = None
+    left_out: tuple[str, ...] = ()
     revision: str | None = None
     reader: Callable[..., Any] | None = None
     is_ours: bool = True

@@ -93,7 +93,6 @@ class Family:
         copies: config -> names of copies that a file may hold, besides that of a tied head -> the name of the original;
             None if the model does not use the tensor.
         hf_buffers: a regular expression for names in a file that are not weights.
-        hf_beyond: config -> the same for weights of layers that the model does not have.
         hf_renamed: another name of a weight, in old files or in `transformers` itself -> its name in `hf_names`.
         hf_parts: (config, names in a file) -> the config of what the file holds.
         loads: what people call the models that it loads, for tables: "Llama, Mistral, Qwen2".
@@ -113,7 +112,6 @@ class Family:
     twin: Callable[[Any, Mapping[str, HfTensor]], HfModel | None] = lambda cfg, names: None
     copies: Callable[[Any], Mapping[str, str | None]] = lambda cfg: {}
     hf_buffers: str = "(?!)"
-    hf_beyond: Callable[[Any], str] = lambda cfg: "(?!)"
     hf_renamed: Callable[[str], str] = lambda name: name
     hf_parts: Callable[[Any, Collection[str]], Any] = lambda cfg, names: cfg
     loads: str = ""
@@ -178,11 +176,6 @@ def parts_by_names(**starts: str | tuple[str, ...]) -> Callable[[Any, Collection
 def with_head_bias(cfg: Any, names: Collection[str]) -> Any:
     """The config for a file with these names: the head has a bias if config.json says so, or the file has one."""
     return replace(cfg, head_bias=cfg.head_bias or "lm_head.bias" in names)
-
-
-def beyond_last_layer(cfg: Any) -> str:
-    """The `hf_beyond` of a model whose files may hold more layers, which predict tokens after the next one."""
-    return rf"model\.layers\.(?!({'|'.join(map(str, range(cfg.n_layers)))})\.)\d+\..*"
 
 
 def module_input(args: tuple, _: Any) -> Tensor:

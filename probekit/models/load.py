@@ -343,7 +343,7 @@ class _Described:
         cfg: the family's config.
         layout: how the files hold weights in few bits; None for weights in full.
         why: why transformers' class is taken, if nobody asked for it.
-        left_out: the parts of a model packaged as multimodal that are not loaded; None for others.
+        left_out: the parts of a model packaged as multimodal that are not loaded; empty for others.
     """
 
     hf: Mapping[str, Any]
@@ -351,7 +351,7 @@ class _Described:
     cfg: Any = None
     layout: FewBits | None = None
     why: str | None = None
-    left_out: str | None = None
+    left_out: tuple[str, ...] = ()
 
 
 def _described(found: _Found, options: ModelOptions) -> _Described:
@@ -363,9 +363,9 @@ def _described(found: _Found, options: ModelOptions) -> _Described:
     """
     given = read_json(found.folder / "config.json")
     with _naming(found):
-        outside = parts_left_out(given) if is_packaged(given) else None
-        hf = given if outside is None else text_fields(given, _default_fields)
-        named = None if outside is None else _inner_type(given, hf)
+        outside = parts_left_out(given) if is_packaged(given) else ()
+        hf = text_fields(given, _default_fields) if outside else given
+        named = _inner_type(given, hf) if outside else None
         if options.via == "transformers" or options.quantize is not None:
             check_adaptable(hf, model_types(), named)
             return _Described(checked_fields(hf), left_out=outside)
@@ -467,7 +467,7 @@ def _with_files(found: _Found, described: _Described) -> "tuple[LanguageModel, M
     family, cfg, stored = described.family, described.cfg, stored_tensors(found.folder)
     assert family is not None
     left_out = all_left_out(described.left_out, stored, cfg.n_layers)
-    if described.left_out is not None:
+    if described.left_out:
         stored = text_tensors(stored)
     if described.layout is not None:
         stored = in_full(stored, described.layout)

@@ -6,7 +6,7 @@ just `model.layers`, and hold vision or audio towers as well, of which no tensor
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -51,7 +51,8 @@ RENAMED = {  # beginnings of names of the text model's tensors -> those of the t
 }
 _MEASURED: set[str] = set()
 FURTHER_HEAD = "a multi-token prediction head"  # Gloeckle et al. 2024; DeepSeek V3 has a layer of its own for it
-_FURTHER = re.compile(r"(model\.)?(mtp|layers\.(?P<layer>\d+)\.)")
+_MTP, _LAYER = re.compile(r"(?:model\.)?mtp"), re.compile(r"(?:model\.)?layers\.(\d+)\.")
+_JOINS = re.compile(r"\.(eh_proj|enorm|hnorm)\.")
 _T = TypeVar("_T")
 
 
@@ -126,36 +127,43 @@ def _on_text(rope: Mapping[str, Any]) -> dict[str, Any] | None:
     return {name: "default" if value == "mrope" else value for name, value in kept.items()}
 
 
-def parts_left_out(hf: Mapping[str, Any]) -> str:
-    """The parts of a packaged model that are not loaded: "vision_config and audio_config"."""
-    return listed(
-        [printable(name) for name in hf if TOWERS.search(name) and hf[name] is not None] or ["what is not text"]
-    )
+def parts_left_out(hf: Mapping[str, Any]) -> tuple[str, ...]:
+    """The parts of a packaged model that are not loaded: vision_config, audio_config."""
+    towers = tuple(printable(name) for name in hf if TOWERS.search(name) and hf[name] is not None)
+    return towers or ("what is not text",)
 
 
-def is_of_further_head(name: str, n_layers: int) -> bool:
-    """Whether a tensor is of a head that predicts tokens after the next one: `mtp...`, or of a layer after the last."""
-    found = _FURTHER.match(text_name(name))
-    return found is not None and (found["layer"] is None or int(found["layer"]) >= n_layers)
+def later_layers(names: Iterable[str], n_layers: int) -> dict[str, int]:
+    """The tensors of layers after the last -> their layer."""
+    found = {name: _LAYER.match(text_name(name)) for name in names}
+    return {name: int(match[1]) for name, match in found.items() if match and int(match[1]) >= n_layers}
 
 
-def all_left_out(outside: str | None, names: Iterable[str], n_layers: int) -> str | None:
-    """The parts of a checkpoint that are not loaded; None if all of them are.
+def of_further_heads(names: Collection[str], n_layers: int) -> set[str]:
+    """The tensors of heads that predict tokens after the next one: `mtp...`, or a layer after the last.
+
+    Such a layer holds `eh_proj`, `enorm` or `hnorm`, which join the stream to the embedding of the next token. Others
+    are layers that config.json does not count.
+    """
+    later = later_layers(names, n_layers)
+    joining = {layer for name, layer in later.items() if _JOINS.search(name)}
+    return {name for name in names if later.get(name) in joining or _MTP.match(text_name(name))}
+
+
+def all_left_out(outside: tuple[str, ...], names: Collection[str], n_layers: int) -> tuple[str, ...]:
+    """The parts of a checkpoint that are not loaded.
 
     Args:
         outside: those of a packaged model, from `parts_left_out`.
         names: of the tensors in its files.
         n_layers: of the model.
     """
-    further = FURTHER_HEAD if any(is_of_further_head(name, n_layers) for name in names) else None
-    return ", ".join(part for part in (outside, further) if part) or None
+    return (*outside, FURTHER_HEAD) if of_further_heads(names, n_layers) else outside
 
 
-def without(left_out: str | None) -> str:
-    """What a plan and a self-test say of it: "; the text model alone, without vision_config"."""
-    if left_out is None:
-        return ""
-    return f"; {'' if left_out == FURTHER_HEAD else 'the text model alone, '}without {left_out}"
+def without(left_out: Collection[str]) -> str:
+    """What a plan and a self-test say of these parts: "; without vision_config, a multi-token prediction head"."""
+    return f"; without {listed(left_out)}" if left_out else ""
 
 
 def text_tensors(stored: Mapping[str, _T]) -> dict[str, _T]:

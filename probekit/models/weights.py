@@ -23,6 +23,7 @@ from probekit.models.base import LanguageModel
 from probekit.models.families import family_of
 from probekit.models.family import Family, HfTensor
 from probekit.models.files import read_json
+from probekit.models.packaging import of_further_heads
 from probekit.models.tokenizer_files import tokenizer_files
 from probekit.text import by_numbers, listed, printable
 
@@ -156,7 +157,7 @@ def named_tensors(
         DataError: a weight is stored under two names.
     """
     heads = {name.split(".")[0] for name in family.modules(cfg).values() if not name.startswith(family.hf_prefix)}
-    unread = re.compile(f"{family.hf_buffers}|{family.hf_beyond(cfg)}")
+    unread = of_further_heads(stored, cfg.n_layers)
     named: dict[str, TensorInFile] = {}
     for key, tensor in stored.items():
         name = family.hf_renamed(key)
@@ -164,7 +165,7 @@ def named_tensors(
             name = family.hf_prefix + name  # the file of a bare model
         if name in named:
             raise DataError(f"{str(folder)!a} holds {name!a} twice, as {named[name].key!a} and as {key!a}")
-        if not re.fullmatch(unread, name):
+        if key not in unread and not re.fullmatch(family.hf_buffers, name):
             named[name] = tensor
     return named
 

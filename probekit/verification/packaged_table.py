@@ -24,6 +24,7 @@ from probekit.models.adapter.proof import FLOAT32_BOUND, accepted, relative, res
 from probekit.models.base import LanguageModel
 from probekit.models.families import SAME_ON_TEXT
 from probekit.models.packaging import PACKAGED, measured
+from probekit.text import listed
 from probekit.verification.packaged_models import NAMES, TIMM, complete_model, config_class, save_packaged
 from probekit.verification.tiny_configs import VOCABULARY
 
@@ -174,7 +175,7 @@ def _row(model_type: str) -> PackagedRow:
     if model_type not in PACKAGED:
         return failed("as the complete class, but not entered in PACKAGED")
     by = WRAPPED if isinstance(model, AdaptedModel) else BY_HAND
-    note = f"without {model.left_out}" + ("" if model.has_logits else "; no logits")
+    note = f"without {listed(model.left_out)}" + ("" if model.has_logits else "; no logits")
     if any(type(module).__name__ == TIMM for module in complete.modules()):
         note += "; compared without the tower, which needs timm"
     if wanted.why_alone:

@@ -12,6 +12,7 @@ from transformers import LlavaConfig
 
 import probekit as pk
 from probekit.errors import DataError
+from probekit.files.durable import seal, unseal
 from probekit.models import load_model
 from probekit.models.adapter.load import default_fields
 from probekit.models.adapter.model import AdaptedModel
@@ -73,7 +74,7 @@ def assert_equal(model: Any, kind: str) -> None:
 def test_the_text_model_equals_the_complete_class_on_text(kind: str, names: str, tmp_path: Path) -> None:
     model = loaded(saved(kind, tmp_path, names))
     assert type(model).__name__ == FAMILIES[kind]
-    assert model.left_out == ("encoder_config, projector_config" if "speech" in kind else "vision_config")
+    assert model.left_out == (("encoder_config", "projector_config") if "speech" in kind else ("vision_config",))
     assert_equal(model, kind)
     sizes = {name: x.numel() for name, x in weights_in_file(complete(kind)).items()}
     towers = ("vision", "visual", "encoder.", "projector.")
@@ -134,7 +135,7 @@ def test_a_config_without_text_config_keeps_the_text_models_fields_among_its_own
 def test_selftest_reads_the_same_text_model(kind: str, tmp_path: Path) -> None:
     found = pk.selftest(loaded(saved(kind, tmp_path)))
     assert found.passed
-    assert found.oracle.endswith("read from the model's folder; the text model alone, without vision_config")
+    assert found.oracle.endswith("read from the model's folder; without vision_config")
 
 
 FURTHER = {  # names that published files give their multi-token prediction heads
@@ -152,7 +153,7 @@ def test_a_multi_token_prediction_head_beside_a_tower_is_named(kind: str, tmp_pa
     hf["text_config"]["num_nextn_predict_layers"] = 1
     (tmp_path / "config.json").write_text(json.dumps(hf))
     model = loaded(tmp_path)
-    assert model.left_out == "vision_config, a multi-token prediction head"
+    assert model.left_out == ("vision_config", "a multi-token prediction head")
     assert_equal(model, kind)
 
 
@@ -161,8 +162,11 @@ def test_the_manifest_says_what_was_left_out_and_loads_the_model_again(tmp_path:
     labels: Any = {"labels": [0, 1, 0], "label_names": ["a", "b"], "splits": ["train"] * 3}
     task = Task(name="ids", inputs=[[5, 6], [7, 8], [9]], **labels)
     store = pk.extract(model, task, points="resid_pre", out=tmp_path / "store")
-    assert pk.load_activations(tmp_path / "store").meta["left_out"] == store.meta["left_out"] == "vision_config"
+    assert pk.load_activations(tmp_path / "store").meta["left_out"] == store.meta["left_out"] == ["vision_config"]
     assert load_model(model.source["name_or_path"]).fingerprint() == model.fingerprint()
+    manifest = tmp_path / "store" / "manifest.json"
+    manifest.write_bytes(seal(unseal(manifest)[0] | {"left_out": "vision_config"})[0])
+    assert pk.load_activations(tmp_path / "store").meta["left_out"] == "vision_config"  # as older stores have it
 
 
 TEXT = {"model_type": "mistral", "hidden_size": 8, "num_hidden_layers": 2}

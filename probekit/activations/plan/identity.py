@@ -107,7 +107,7 @@ def record_of_run(plan: ExtractionPlan) -> dict[str, Any]:
         **_chosen(plan.model, "device_map"),
         "model": plan.model.name,
         **({} if plan.model.revision is None else {"revision": plan.model.revision}),
-        **({} if plan.model.left_out is None else {"left_out": plan.model.left_out}),
+        **({"left_out": list(plan.model.left_out)} if plan.model.left_out else {}),
         "task": plan.task.name,
         "task_info": plan.task.info,
         "target": plan.task.target,

@@ -8,7 +8,7 @@ So both are replaced: a token's activations depend on its own text alone, as in 
 
 import copy
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -25,9 +25,9 @@ from probekit.models.adapter.config import AdapterConfig, field_of, read_sizes
 from probekit.models.adapter.layouts import find_blocks
 from probekit.models.adapter.model import AdaptedModel, device_of, quiet
 from probekit.models.adapter.proof import layout_unproved, prove_layout
-from probekit.models.config_fields import LARGEST, Unimplemented
+from probekit.models.config_fields import Unimplemented
 from probekit.models.model_types import check_packages
-from probekit.models.packaging import RENAMED, all_left_out, is_of_further_head, text_name, text_tensors
+from probekit.models.packaging import RENAMED, all_left_out, later_layers, of_further_heads, text_name, text_tensors
 from probekit.models.quantized import FewBits, few_bits_of, in_full
 from probekit.models.spread import widen
 from probekit.models.weights import READABLE, TensorInFile, listed_weights, read_weight, stored_tensors, unfitting
@@ -76,7 +76,7 @@ def load_adapted(
     seed: int | None = None,
     device_map: str | None = None,
     quantize: str | None = None,
-    outside: str | None = None,
+    outside: tuple[str, ...] = (),
 ) -> AdaptedModel:
     """The model of a folder, or with random weights, as the installed transformers computes it.
 
@@ -88,7 +88,7 @@ def load_adapted(
         seed: of random weights; None loads the folder's.
         device_map: "auto" spreads the layers over all devices, by accelerate.
         quantize: "8bit" or "4bit", by bitsandbytes.
-        outside: what the folder's files hold besides the text model that `hf` describes; None if it is all.
+        outside: what the folder's files hold besides the text model that `hf` describes.
 
     Raises:
         UsageError: a package that an option needs is not installed; a model that does not fit the devices; weights that
@@ -105,7 +105,7 @@ def load_adapted(
             hf = {name: value for name, value in hf.items() if name != "quantization_config"}
         config, classes = _classes(hf)
         options: dict[str, Any] = {} if device_map is None else {"device_map": device_map}
-        options |= {"key_mapping": RENAMED} if outside is not None else {}
+        options |= {"key_mapping": RENAMED} if outside else {}
         if quantize is not None:
             options["quantization_config"] = bits_config(quantize)
         home = None if seed is not None else folder
@@ -433,10 +433,10 @@ def _from_folder(source: HfSource, stored: Mapping[str, TensorInFile]) -> tuple[
     }
     unexpected = info["unexpected_keys"]
     if "key_mapping" in source.options:  # those of the towers are meant to be left out
-        unexpected = [name for name in unexpected if text_name(name) in stored]
+        unexpected = [text_name(name) for name in unexpected if text_name(name) in stored]
     if any(found.values()):
         return model, found | {"unexpected": list(unexpected)}
-    _check_unexpected(_with_base(model), unexpected, source.folder)
+    _check_unexpected(_with_base(model), unexpected, stored, source.folder)
     return model, found
 
 
@@ -447,8 +447,11 @@ def _with_base(hf: Any) -> Any:
     return hf
 
 
-def _check_unexpected(model: Any, names: Any, folder: Path) -> None:
-    """Raise for weights within the blocks, or of the head, that the class does not use."""
+def _check_unexpected(model: Any, names: Iterable[str], stored: Collection[str], folder: Path) -> None:
+    """Raise for weights within the blocks, or of the head, that the class does not use.
+
+    A class may keep quiet about a layer of the number that published files have for a multi-token prediction head.
+    """
     if "lm_head.bias" in names and model.get_output_embeddings() is not None:
         raise DataError(
             f"{str(folder)!a} holds lm_head.bias, which {type(model).__name__} does not add; load it without --via "
@@ -456,9 +459,9 @@ def _check_unexpected(model: Any, names: Any, folder: Path) -> None:
         )
     n_layers = read_sizes(model.config, type(model).__name__).n_layers
     stem = find_blocks(model.base_model, model.config.model_type, n_layers)[0].rpartition(".")[0]
-    further = getattr(model.config, "num_nextn_predict_layers", None)
-    inside = [name for name in names if f"{stem}." in f".{name}" and not name.endswith(BUFFERS)]
-    inside = [name for name in inside if not is_of_further_head(name, n_layers if further else LARGEST["n_layers"])]
+    further = of_further_heads({*names, *stored}, n_layers)  # the class names tensors as it converts them
+    unused = [name for name in dict.fromkeys([*names, *later_layers(stored, n_layers)]) if name not in further]
+    inside = [name for name in unused if f"{stem}." in f".{name}" and not name.endswith(BUFFERS)]
     if inside:
         raise DataError(
             f"{str(folder)!a} holds weights that {type(model).__name__} does not use: "

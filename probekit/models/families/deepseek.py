@@ -60,7 +60,6 @@ from probekit.models.family import (
     HfModel,
     HfPoint,
     HfTensor,
-    beyond_last_layer,
 )
 from probekit.models.layers import (
     ACTIVATIONS,
@@ -198,7 +197,7 @@ class DeepseekConfig:
         """The config in the fields of a Hugging Face `config.json`, from `transformers` 5 or earlier.
 
         Fields of the training alone are ignored, and so are `ep_size`, `pretraining_tp` and `num_nextn_predict_layers`:
-        the layers that predict further tokens are not read.
+        the layers that predict further tokens are not read, and known by their tensors.
         """
         model_type = hf.get("model_type", "deepseek_v3")
         check_choice(model_type, SPARSE, "model_type")
@@ -447,7 +446,6 @@ FAMILY = Family(
     hf_prefix="model.",
     twin=twin,
     hf_buffers=LLAMA_BUFFERS,
-    hf_beyond=beyond_last_layer,
     loads="DeepSeek V2 and V3, Kimi K2",
     refused="DeepSeek V2's norm_topk_prob; the layer that predicts one more token is ignored",
     hub_examples=("deepseek-ai/DeepSeek-V2-Lite", "deepseek-ai/DeepSeek-V3", "moonshotai/Moonlight-16B-A3B"),

@@ -45,7 +45,7 @@ from probekit.models.experts import SigmoidSparse
 from probekit.models.families.deepseek import SPARSE_NAMES, check_groups, sparse_twin
 from probekit.models.families.llama import Attention, NormedAttention
 from probekit.models.families.moe import ABSENT, FUSED, Block, check_experts
-from probekit.models.family import Family, HfModel, HfTensor, beyond_last_layer
+from probekit.models.family import Family, HfModel, HfTensor
 from probekit.models.layers import ACTIVATIONS, Embedding, RMSNorm, SwiGLU
 from probekit.models.positional import RopeScaling, Rotary
 from probekit.models.rope_fields import rope_from_hf, rope_to_hf
@@ -137,7 +137,8 @@ class GlmConfig:
     def from_hf(cls, hf: Mapping[str, Any]) -> Self:
         """The config in the fields of a Hugging Face `config.json`, from `transformers` 5 or earlier.
 
-        `num_nextn_predict_layers` is ignored: the layers that predict further tokens are not read.
+        `num_nextn_predict_layers` is ignored: the layers that predict further tokens are not read, and known by their
+        tensors.
         """
         check_implemented(hf, CAUSAL | {"sliding_window": None, "layer_types": None, "mlp_bias": False}, "glm4_moe")
         required = ("d_model", "n_heads", "n_kv_heads", "d_mlp", "d_dense_mlp", "n_layers", "n_ctx", "d_vocab")
@@ -215,7 +216,6 @@ FAMILY = Family(
     hf_prefix="model.",
     twin=twin,
     hf_buffers=LLAMA_BUFFERS,
-    hf_beyond=beyond_last_layer,
     loads="GLM-4.5",
     refused="sliding windows; the layer that predicts one more token is ignored",
     hub_examples=("zai-org/GLM-4.5-Air-Base", "zai-org/GLM-4.5-Base"),

@@ -11,7 +11,7 @@ from transformers_twins import error, tokens_for, twins
 
 from probekit.activations import describe_plan, plan_extraction
 from probekit.errors import DataError, UsageError
-from probekit.models.families.glm import GlmConfig
+from probekit.models.families.glm import Glm, GlmConfig
 from probekit.models.load import load_model
 from probekit.models.weights import save_hf
 from probekit.options import ExtractOptions
@@ -128,7 +128,7 @@ def test_the_layer_that_predicts_one_more_token_is_not_read(model, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config))
     for via in ("probekit", "transformers"):
         loaded = load_model(tmp_path, device="cpu", via=via)
-        assert loaded.left_out == "a multi-token prediction head"
+        assert loaded.left_out == ("a multi-token prediction head",)
         assert error(loaded(tokens_for(model)), model(tokens_for(model))) <= 1e-5
         with pytest.raises(UsageError, match="layer"):
             loaded.run_with_cache(tokens_for(model), points="resid_pre.3")
@@ -142,3 +142,16 @@ def test_the_layer_that_predicts_one_more_token_is_not_read(model, tmp_path):
     save_file(less, tmp_path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(DataError, match=r"missing: .*model\.layers\.2\.input_layernorm"):
         load_model(tmp_path, device="cpu")
+
+
+@pytest.mark.parametrize("via", ["probekit", "transformers"])
+@pytest.mark.parametrize("counted", [1, 46])
+def test_ordinary_layers_after_the_last_are_refused(via, counted, tmp_path):
+    """Whatever config.json says of further heads; transformers is silent about a layer 46, whose number GLM-4.5 has."""
+    cfg = GlmConfig(**GLM_SIZES | {"n_layers": counted + 1}, n_dense_layers=counted)
+    save_hf(Glm(cfg).init_weights(0), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config |= {"num_hidden_layers": counted, "num_nextn_predict_layers": 1}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(DataError, match=rf"layers\.{counted}\.input_layernorm"):
+        load_model(tmp_path, device="cpu", via=via)

@@ -191,10 +191,10 @@ def test_layers_that_predict_several_tokens_are_left_out_of_a_file(model, tmp_pa
     extra = {"mtp.fc.weight": torch.ones(2, 2), "mtp.layers.0.mlp.gate.weight": torch.ones(1)}
     save_file(weights | extra, tmp_path / "model.safetensors", metadata={"format": "pt"})
     loaded = load_model(tmp_path, device="cpu")
-    assert (loaded.left_out, loaded.fingerprint()) == ("a multi-token prediction head", model.fingerprint())
+    assert (loaded.left_out, loaded.fingerprint()) == (("a multi-token prediction head",), model.fingerprint())
     assert load_model(tmp_path, device="cpu", via="transformers").left_out == loaded.left_out
     save_hf(model, tmp_path)
-    assert load_model(tmp_path, device="cpu").left_out is None
+    assert load_model(tmp_path, device="cpu").left_out == ()
 
 
 def test_texts_that_begin_alike_share_nothing_and_a_text_goes_on_from_one_that_it_begins_with():
