@@ -216,26 +216,59 @@ def hooked_transformers() -> list[Callable[[], Any]]:
         plain, rotary = {"d_mlp": 32, "act_fn": "gelu"}, {"positional_embedding_type": "rotary", "rotary_dim": 4}
         gated = {**rotary, "normalization_type": "RMS", "gated_mlp": True, "act_fn": "silu", "n_key_value_heads": 2}
         parallel = {**plain, **rotary, "parallel_attn_mlp": True, "use_attn_result": True}
-        kinds = (plain, {**gated, "d_mlp": 32}, parallel, {"attn_only": True})
-        for kind in kinds:
+        folded = {**plain, "normalization_type": "LNPre"}
+        for kind in (plain, {**gated, "d_mlp": 32}, parallel, {"attn_only": True}, folded):
             config = lens.HookedTransformerConfig(**sizes, **kind)
-            makers.append(lambda config=config: lens.HookedTransformer(config))
+            makers.append(lambda config=config: with_gains(lens.HookedTransformer(config)))
     return makers
 
 
+@torch.no_grad()
+def with_gains(module: nn.Module) -> Any:
+    """The module, with norms whose gains and biases are not 1 and 0."""
+    draw = torch.Generator().manual_seed(3)
+    for name, weight in module.named_parameters():
+        if "ln" in name:
+            weight += torch.randn(weight.shape, generator=draw)
+    return module
+
+
 def check_its_own_cache(theirs: Any, absent: set[str]) -> LanguageModel:
-    """Every point of TransformerLens that has a name here, but for those of `absent`, in every layer."""
+    """Every point of TransformerLens that has a name here, but for those of `absent`, in every layer.
+
+    Its `hook_normalized` are before the gain and the bias, so norms are compared with the output of its norm.
+    """
     model = pk.wrap(theirs)
     with torch.no_grad():
         wanted, their_cache = theirs.run_with_cache(IDS)
         logits, cache = model.run_with_cache(IDS)
+        paths = {id(part): path for path, part in theirs.named_modules()}
+        norms = {name: paths[id(theirs.hook_dict[name])].rpartition(".")[0] for name in cache if "normalized" in name}
+        their_cache = {**their_cache, **outputs_of(theirs, norms)}
+        last = model.final_norm()(cache["resid_post", model.n_layers - 1])
+        torch.testing.assert_close(model.logits(last), wanted)
+    assert norms
     assert torch.equal(logits, wanted)
+    assert abs(pk.logit_lens(model, IDS[0].tolist(), k=1).kl[-1]).max() < 1e-5
     named = {short: [name.format(layer=i) for i in range(2)] for short, name in NAMES.items() if short not in absent}
     assert set(cache) == {name for names in named.values() for name in names} & set(their_cache)
     for name in cache:
         assert torch.equal(cache[name], their_cache[name]), name
     assert pk.selftest(model).passed
     return model
+
+
+def outputs_of(module: Any, paths: dict[str, str]) -> dict[str, Tensor]:
+    """What the modules at these paths return."""
+    found: dict[str, Tensor] = {}
+    handles = [
+        module.get_submodule(path).register_forward_hook(lambda _, args, out, name=name: found.__setitem__(name, out))
+        for name, path in paths.items()
+    ]
+    module(IDS)
+    for handle in handles:
+        handle.remove()
+    return found
 
 
 @pytest.mark.filterwarnings("ignore:HookedTransformer is deprecated:DeprecationWarning")
@@ -255,7 +288,7 @@ def test_a_hooked_transformer_equals_its_own_cache() -> None:
 def test_a_transformer_bridge_equals_its_own_cache(tmp_path: Path) -> None:
     bridge = pytest.importorskip("transformer_lens.model_bridge").TransformerBridge
     config = GPT2Config(n_layer=2, n_embd=16, n_head=4, vocab_size=50, n_positions=32, bos_token_id=0, eos_token_id=0)
-    hf = GPT2LMHeadModel(config).eval()
+    hf = with_gains(GPT2LMHeadModel(config).eval())
     hf.save_pretrained(tmp_path)
     model = check_its_own_cache(bridge.boot_transformers(str(tmp_path), hf_model=hf), set())
     assert {"blocks.0.attn.hook_q", "blocks.1.hook_resid_mid", "ln_final.hook_normalized"} <= set(model.points)

@@ -18,7 +18,9 @@ def known_points(module: Any) -> dict[str, str]:
         paths = {id(part): path for path, part in module.named_modules()}
         n_layers = int(module.cfg.n_layers)
         full = [name.format(layer=i) for name in POINTS.values() for i in range(n_layers if "{layer}" in name else 1)]
-        return {name: paths[id(hooked[name])] for name in full if name in hooked and id(hooked[name]) in paths}
+        there = {name: paths[id(hooked[name])] for name in full if name in hooked and id(hooked[name]) in paths}
+        # these hooks are before the gain and the bias, and points are after them: the output of the norm
+        return {name: path.removesuffix(".hook_normalized") for name, path in there.items()}
     parts = dict(module.named_modules())
     if {"transformer.wte", "transformer.h.0.ln_2", "transformer.h.0.attn", "transformer.ln_f"} <= parts.keys():
         block = "transformer.h.{layer}"
