@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from probekit import registries
-from probekit.errors import DataError, UsageError, nearest
+from probekit.errors import DataError, ProbekitError, UsageError, nearest
 from probekit.files.hub import ALIASES, REPO_ID, HubRepo, cached_model, fetch, find_repo, warn_of_local
 from probekit.machine.dtypes import dtype_name
 from probekit.models.adapter.config import checked_fields
@@ -135,6 +135,8 @@ def outline(
 def load_tokenizer(name_or_path: str | Path, revision: str | None = None) -> Tokenizer:
     """The tokenizer alone, of a model or of a folder that holds a tokenizer.json and no model.
 
+    The model need not be one that loads, and its weights are not looked at.
+
     Args:
         name_or_path: a folder, or a model as in `load_model`.
         revision: of a model of the Hub.
@@ -145,13 +147,30 @@ def load_tokenizer(name_or_path: str | Path, revision: str | None = None) -> Tok
     """
     check_path("the tokenizer", name_or_path)
     folder = Path(name_or_path)
-    if folder.is_dir() and revision is None and not (folder / "config.json").is_file():
+    if OWN_FILE.fullmatch(str(name_or_path)):
+        found = outline(name_or_path, revision).tokenizer
+    elif folder.is_dir() and revision is None and not (folder / "config.json").is_file():
         found = read_tokenizer(folder)
     else:
-        found = outline(name_or_path, revision, tokenizer=True).tokenizer
+        folder = _find(str(name_or_path), revision, weights=False).folder
+        found = read_tokenizer(folder, *_for_tokenizer(read_json(folder / "config.json")))
     if found is None:
         raise DataError(f"{str(name_or_path)!a:.200} has no tokenizer; give a folder with a tokenizer.json")
     return found
+
+
+def _for_tokenizer(hf: Mapping[str, Any]) -> tuple[int | None, int | None, bool]:
+    """The BOS, the size of the vocabulary, and whether the model is causal, as far as config.json says them."""
+    try:
+        hf = text_fields(hf, _default_fields) if is_packaged(hf) else hf
+        family, cfg, _ = _implemented(hf)
+        return hf.get("bos_token_id"), cfg.d_vocab, family.model.causal
+    except ProbekitError:  # no model of this project
+        numbers = (hf.get("bos_token_id"), hf.get("vocab_size"))
+        bos, d_vocab = (number if is_whole(number) and number >= 0 else None for number in numbers)
+        classes = hf.get("architectures")
+        masked = isinstance(classes, list) and any(str(name).endswith("ForMaskedLM") for name in classes)
+        return bos, d_vocab, not masked
 
 
 def end_ids(folder: Path, d_vocab: int) -> tuple[int, ...] | None:

@@ -78,6 +78,24 @@ def test_a_tokenizer_alone_is_that_of_its_model(folder):
         load_tokenizer(folder / "nowhere")
 
 
+@pytest.mark.parametrize("model_type", ["gpt2", "whisper", "t5", "longformer", "no_such_type"])
+def test_a_tokenizer_needs_no_model_that_loads(folder, model_type):
+    """Whatever its type and its weights, which here are cut, and then an index whose shards are not there."""
+    wanted = load_model(folder, device="cpu").tokenizer
+    assert wanted is not None
+    hf = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(hf | {"model_type": model_type}))
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:99])
+    for _ in range(2):
+        found = load_tokenizer(folder)
+        assert found.encode("a dull film") == wanted.encode("a dull film")
+        assert (found.bos_token_id, found.d_vocab) == (wanted.bos_token_id, wanted.d_vocab)
+        weights.unlink(missing_ok=True)
+        index = {"weight_map": {"wte.weight": "model-00001-of-00001.safetensors"}}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
 def test_a_built_in_name_comes_first_and_goes_the_same_way(folder, tmp_path, monkeypatch):
     (tmp_path / "builtin").mkdir()
     shutil.copytree(folder, tmp_path / "builtin/small")
