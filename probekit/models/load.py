@@ -167,7 +167,7 @@ def _for_tokenizer(hf: Mapping[str, Any]) -> tuple[int | None, int | None, bool]
         return hf.get("bos_token_id"), cfg.d_vocab, family.model.causal
     except ProbekitError:  # no model of this project
         numbers = (hf.get("bos_token_id"), hf.get("vocab_size"))
-        bos, d_vocab = (number if is_whole(number) and number >= 0 else None for number in numbers)
+        bos, d_vocab = (number if type(number) is int and number >= 0 else None for number in numbers)
         classes = hf.get("architectures")
         masked = isinstance(classes, list) and any(str(name).endswith("ForMaskedLM") for name in classes)
         return bos, d_vocab, not masked

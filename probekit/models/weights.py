@@ -261,7 +261,10 @@ def unfitting(folder: Path, model: str, found: Mapping[str, list[str]]) -> DataE
         found: what is wrong ("missing") -> the weights with that.
     """
     report = "; ".join(f"{what}: {listed_weights(which)}" for what, which in found.items() if which)
-    return DataError(f"the weights in {str(folder)!a} are not those of {model}; {report}")
+    return DataError(
+        f"the weights in {str(folder)!a} are not those of {model}; {report}; correct the sizes in config.json, or "
+        "download the weights again"
+    )
 
 
 def our_part(tensor: Tensor, where: HfTensor) -> Tensor:

@@ -63,8 +63,9 @@ alone then ran next to the complete class on text.
 
 - **by**: whose code computes the text model; the table above has its points and batches, if it has a class with a head.
 - **exact**: the stream before every block and the logits are those of the complete class. **Exact against the text
-  class**: those of its text model by itself, as the complete class cannot be run on text. **Refused**: loading says
-  that the type is not known, for this reason. **Not tried**: no small config of the class was found.
+  class**: those of its text model by itself, as the complete class cannot be run on text. **Refused**: it does not
+  load, for this reason. The error may say less: that the type is for images or sound, is an encoder-decoder, or is not
+  known to compute the same on text. **Not tried**: no small config of the class was found.
 - **without**: what is not loaded. **No logits**: transformers has the text model without its head."""
 
 

@@ -88,8 +88,8 @@ def as_cell(text: str) -> str:
 
 
 def short_reason(text: str) -> str:
-    """The reason of an error without what to do about it, in one line."""
-    line = re.sub(_WHERE, "", " ".join(text.split("; ")[0].split()))
+    """The reason of an error without what to do about it, which its last part says, in one line."""
+    line = re.sub(_WHERE, "", " ".join((text.rpartition("; ")[0] or text).split()))
     line = re.sub(r"'/[^']*'", "its folder", line)
     return line if len(line) <= LONGEST else f"{line[:LONGEST]}..."
 

@@ -389,9 +389,7 @@ def _loaded(source: HfSource, classes: list[Any]) -> Any:
             return model
         unfit[model_class.__name__] = found
     which, found = min(unfit.items(), key=lambda item: sum(map(len, item[1].values())))
-    raise DataError(
-        f"{unfitting(source.folder, which, found)}; correct the sizes in config.json, or download the weights again"
-    )
+    raise unfitting(source.folder, which, found)
 
 
 def _made(source: HfSource) -> Any:
