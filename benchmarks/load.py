@@ -4,6 +4,7 @@
 
 A random Qwen3 (12 layers of d_model 1,024) is written as several shards: float32; float8 with a scale for each block of
 128 x 128; int4 in groups of 128 (compressed-tensors); and packaged as multimodal, with a vision tower that is as large.
+The family of this project loads each, and the class of transformers, wrapped here, that in float8 (`via transformers`).
 Each load is several processes of their own, whose memory is read from /proc every few milliseconds. Counted is RssAnon,
 the memory that the process made itself: pages of the mapped files, which the kernel can drop, are not. It is divided by
 the weights in the type that computes. The allocator lays out its heap anew in each process, so the worst peak counts;
@@ -59,6 +60,9 @@ KINDS: dict[str, tuple[Any, dict[str, Any] | None]] = {
     "packaged as multimodal": (None, None),
 }
 
+VIA = "probekit, via transformers"
+LOADED_BY = {"float32": ("probekit", "transformers"), "float8": ("probekit", VIA)}
+
 
 def write(kind: str, folder: Path) -> None:
     """The checkpoint in shards of 120 MB, with its index and config.json."""
@@ -112,6 +116,8 @@ def load(folder: Path, by: str, dtype: str) -> dict[str, float]:
     try:
         if by == "probekit":
             model: Any = load_model(folder, device="cpu", dtype=dtype)
+        elif by == VIA:
+            model = load_model(folder, device="cpu", dtype=dtype, via="transformers")
         else:
             model = transformers.Qwen3ForCausalLM.from_pretrained(folder, dtype=dtype)
     finally:
@@ -126,6 +132,7 @@ def main() -> None:
     """Write each checkpoint, and load it in processes of their own."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=3, help="processes of each load")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="checkpoints; all by default")
     parser.add_argument("--child", nargs=3, metavar=("FOLDER", "BY", "DTYPE"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:
@@ -133,10 +140,10 @@ def main() -> None:
         print(json.dumps(load(Path(folder), by, dtype)))
         return
     print("| checkpoint | loaded by | type | weights | peak / weights | CPU seconds |\n|---|---|---|---|---|---|")
-    for kind in KINDS:
+    for kind in given.kinds:
         with tempfile.TemporaryDirectory() as folder:
             write(kind, Path(folder))
-            for by in ("probekit", "transformers") if kind == "float32" else ("probekit",):
+            for by in LOADED_BY.get(kind, ("probekit",)):
                 for dtype in ("float32", "bfloat16"):
                     command = [sys.executable, __file__, "--child", folder, by, dtype]
                     runs = [json.loads(subprocess.check_output(command, text=True)) for _ in range(given.runs)]
