@@ -63,7 +63,7 @@ def ids(letters: Callable[..., Task]) -> Task:
 def test_the_options_lead_to_the_adapter(adapter: StandIn, folder: Path) -> None:
     model = load_model(folder, via="transformers", quantize="8bit", device_map="auto", dtype="bfloat16")
     where = {"device": torch.device("cpu"), "dtype": torch.bfloat16}
-    assert adapter.asked == [{**where, "seed": None, "device_map": "auto", "quantize": "8bit", "outside": None}]
+    assert adapter.asked == [{**where, "seed": None, "device_map": "auto", "quantize": "8bit", "outside": ()}]
     source = {"name_or_path": str(folder), "revision": None, "random_init": False, "seed": 0, "dtype": "bfloat16"}
     assert model.source == {**source, "via": "transformers", "device_map": "auto", "quantize": "8bit"}
     assert model.name == "model"

@@ -18,7 +18,7 @@ from probekit.models.adapter.load import default_fields
 from probekit.models.adapter.model import AdaptedModel
 from probekit.models.adapter.proof import relative
 from probekit.models.families.llama import LlamaConfig
-from probekit.models.packaging import PACKAGED, text_fields, text_tensors
+from probekit.models.packaging import FURTHER_HEAD, PACKAGED, parts_left_out, text_fields, text_tensors, without
 from probekit.tasks.base import Task
 from probekit.verification.packaged_models import NAMES, complete_model, save_packaged, weights_in_file
 from probekit.verification.packaged_table import on_text, text_ids
@@ -198,13 +198,21 @@ def test_the_outer_fields_decide_the_head_and_the_special_ids() -> None:
     assert text_fields({"model_type": "llama4", "text_config": {}})["model_type"] == "llama4_text"
 
 
+def test_what_is_left_out_is_said_once() -> None:
+    """Fuyu's config.json names no tower."""
+    assert parts_left_out({"model_type": "fuyu", "text_config": TEXT}) == ("what is not text",)
+    assert without(("what is not text",)) == "; without what is not text"
+    assert without(("vision_config", FURTHER_HEAD)) == "; without vision_config, a multi-token prediction head"
+    assert without(()) == ""
+
+
 def test_missing_tensors_of_the_text_model_are_named(tmp_path: Path) -> None:
     saved("mistral3", tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
     kept = {name: x for name, x in weights.items() if not name.endswith("layers.1.mlp.up_proj.weight")}
     assert len(kept) == len(weights) - 1
     save_file(kept, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(DataError, match=r"missing: model.layers.1.mlp.up_proj.weight \[48, 32\]$"):
+    with pytest.raises(DataError, match=r"missing: model.layers.1.mlp.up_proj.weight \[48, 32\]; "):
         load_model(tmp_path)
 
 

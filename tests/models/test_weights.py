@@ -120,6 +120,9 @@ def test_loaded_weights_do_not_change_with_the_file(folder):
     assert model.fingerprint() == before
 
 
+ADVICE = "; correct the sizes in config.json, or download the weights again"
+
+
 def test_all_that_is_wrong_is_said_at_once(folder):
     def spoil(weights: dict[str, Tensor]) -> None:
         del weights["transformer.h.0.ln_1.weight"], weights["transformer.wpe.weight"]
@@ -132,7 +135,7 @@ def test_all_that_is_wrong_is_said_at_once(folder):
     assert "missing: transformer.h.0.ln_1.weight [16], transformer.wpe.weight [12, 16]; " in says
     assert r"unexpected: surprise\x1b[31m, transformer.h.7.ln_1.weight; " in says
     assert "misshapen: transformer.h.1.mlp.c_fc.weight (expected [16, 64], found [64, 16]); " in says
-    assert says.endswith("not one of F32, F16, BF16: transformer.ln_f.bias (I64)")
+    assert says.endswith(f"not one of F32, F16, BF16: transformer.ln_f.bias (I64){ADVICE}")
 
 
 def test_a_tied_head_may_be_stored_if_it_is_the_embedding(folder):
@@ -210,7 +213,7 @@ def test_a_cut_file_is_named(folder, keep):
 
 def test_a_great_many_names_are_counted(folder):
     says = refusal(rewrite(folder, lambda weights: weights.update({f"x{i}": torch.ones(1) for i in range(1500)})))
-    assert says.endswith("unexpected: x0, x1, x2, x3, x4, x5, x6, x7, x8, x9 and 1,490 more")
+    assert says.endswith(f"unexpected: x0, x1, x2, x3, x4, x5, x6, x7, x8, x9 and 1,490 more{ADVICE}")
 
 
 @pytest.fixture
