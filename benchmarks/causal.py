@@ -92,7 +92,7 @@ def transformerlens(folder: Path, data: Data) -> Callable[[], list[list[float]]]
 
     torch.set_grad_enabled(False)
     hf = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
-    model = TransformerBridge.boot_transformers(str(folder), hf_model=hf, device="cpu")
+    model: Any = TransformerBridge.boot_transformers(str(folder), hf_model=hf, device="cpu")
     clean, corrupted, own, other = (torch.tensor(data[x]) for x in ("clean", "corrupted", "own", "other"))
 
     def metric(logits: torch.Tensor) -> torch.Tensor:

@@ -121,7 +121,7 @@ class KSparseProbe(WithProbabilities, LinearProbe):
 def _rank(X: Tensor | Stream, labels: Labels, method: str) -> Ranking:
     if method not in METHODS:
         raise UsageError(f"unknown method {method!a}; {nearest(str(method), METHODS)}")
-    stream = X if isinstance(X, Stream) else Stream(*X.shape, lambda: iter([X]))
+    stream = X if isinstance(X, Stream) else Stream(len(X), X.shape[1], lambda: iter([X]))
     counts, means = class_means(stream, labels.values, labels.n_classes)
     mean = counts @ means / stream.n
     scale = scale_of(squares_around(stream, mean) / stream.n, mean, stream.n)

@@ -1,5 +1,7 @@
 """The cache of keys and values against concatenation."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -29,7 +31,8 @@ def test_memory_is_copied_about_once():
 def test_a_cache_is_one_for_each_block():
     cache = KeyValueCache(3)
     assert (len(cache), cache.length) == (3, 0)
-    cache[0].append(*torch.ones(2, 1, 5, 1, 1))
+    first: Any = cache[0]
+    first.append(*torch.ones(2, 1, 5, 1, 1))
     assert (cache.length, cache[1].length) == (5, 0)
 
 

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -134,7 +135,7 @@ def test_the_layer_that_predicts_one_more_token_is_not_read(model, tmp_path):
             loaded.run_with_cache(tokens_for(model), points="resid_pre.3")
     loaded = load_model(tmp_path, device="cpu")
     assert loaded.fingerprint() == model.fingerprint()
-    task = Task(name="ids", inputs=[[5], [6]], labels=[0, 1], label_names=["a", "b"], splits=["train"] * 2)
+    task = Task("ids", [[5], [6]], {"label": np.arange(2)}, splits=np.array(["train"] * 2))
     assert "; without a multi-token prediction head\n" in describe_plan(
         plan_extraction(loaded, task, ExtractOptions(points="resid_pre"))
     )
