@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +29,21 @@ def sae_folder(folder: Path, width: int, layer: int, seed: int = 0, **about: Any
     return str(folder)
 
 
+@pytest.fixture
+def own_store(store: Path, tmp_path: Path) -> Path:
+    """A copy, in which results may be written."""
+    return shutil.copytree(store, tmp_path / "own_store")
+
+
 def results_of(capsys: Capture) -> Path:
     return Path(json.loads(capsys.readouterr().out)["results"])
 
 
-def test_latents_from_the_command_line(here: Path, store: Path, tmp_path: Path, capsys: Capture) -> None:
-    acts = pk.load_activations(store)
+def test_latents_from_the_command_line(here: Path, own_store: Path, tmp_path: Path, capsys: Capture) -> None:
+    acts = pk.load_activations(own_store)
     width = acts["resid_pre", 0].shape[1]
     paths = [sae_folder(tmp_path / f"sae{layer}", width, layer) for layer in range(2)]
-    job = ["train-probe", str(store), "--probe", "k-sparse", "--C", "1", "--json"]
+    job = ["train-probe", str(own_store), "--probe", "k-sparse", "--C", "1", "--json"]
     assert run([*job, "--sae", ",".join(paths)]) == 0
     folder = results_of(capsys)
     found = pk.ProbeResults.load(folder)
@@ -46,10 +53,10 @@ def test_latents_from_the_command_line(here: Path, store: Path, tmp_path: Path, 
     assert found.meta["activations"]["latents"] == wanted.meta["activations"]["latents"]
 
 
-def test_other_autoencoders_have_another_folder(here: Path, store: Path, tmp_path: Path, capsys: Capture) -> None:
-    width = pk.load_activations(store)["resid_pre", 0].shape[1]
+def test_other_autoencoders_have_another_folder(here: Path, own_store: Path, tmp_path: Path, capsys: Capture) -> None:
+    width = pk.load_activations(own_store)["resid_pre", 0].shape[1]
     paths = [sae_folder(tmp_path / f"of{seed}", width, 1, seed) for seed in range(2)]
-    job = ["train-probe", str(store), "--quick", "--json"]
+    job = ["train-probe", str(own_store), "--quick", "--json"]
     folders = set()
     for path in [*paths, paths[0]]:
         assert run([*job, "--sae", path]) == 0
@@ -70,27 +77,35 @@ def test_other_autoencoders_have_another_folder(here: Path, store: Path, tmp_pat
     ],
 )
 def test_an_autoencoder_of_something_else(
-    here: Path, store: Path, tmp_path: Path, capsys: Capture, about: Any, layer: int, width: int, code: int, words: str
+    here: Path,
+    own_store: Path,
+    tmp_path: Path,
+    capsys: Capture,
+    about: Any,
+    layer: int,
+    width: int,
+    code: int,
+    words: str,
 ) -> None:
-    own = pk.load_activations(store)["resid_pre", 0].shape[1]
+    own = pk.load_activations(own_store)["resid_pre", 0].shape[1]
     path = sae_folder(tmp_path / "sae", width or own, layer, **about)
-    assert run(["train-probe", str(store), "--quick", "--sae", path]) == code
+    assert run(["train-probe", str(own_store), "--quick", "--sae", path]) == code
     assert words in capsys.readouterr().err
     if about:
-        assert run(["train-probe", str(store), "--quick", "--sae", path, "--force", "--json"]) == 0
+        assert run(["train-probe", str(own_store), "--quick", "--sae", path, "--force", "--json"]) == 0
         found = json.loads((results_of(capsys) / "results.json").read_text())
         assert found["meta"]["asked"]["force"]
 
 
 def test_the_command_that_results_print_makes_them_again(
-    here: Path, store: Path, tmp_path: Path, capsys: Capture
+    here: Path, own_store: Path, tmp_path: Path, capsys: Capture
 ) -> None:
-    width = pk.load_activations(store)["resid_pre", 0].shape[1]
+    width = pk.load_activations(own_store)["resid_pre", 0].shape[1]
     path = sae_folder(tmp_path / "sae", width, 0)
-    assert run(["train-probe", str(store), "--quick", "--sae", path, "--json"]) == 0
+    assert run(["train-probe", str(own_store), "--quick", "--sae", path, "--json"]) == 0
     folder = results_of(capsys)
     before = json.loads((folder / "results.json").read_text())
-    words = words_of(before["meta"]["asked"], [str(store)], ["--json"])
+    words = words_of(before["meta"]["asked"], [str(own_store)], ["--json"])
     assert shlex.join(words).endswith(f"--sae {path} --json")
     assert run(words[1:]) == 0
     assert results_of(capsys) == folder
