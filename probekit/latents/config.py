@@ -242,7 +242,7 @@ def gemma_scope_config(shapes: Mapping[str, tuple[int, ...]], path: str) -> SaeC
 def plain_name(model: str) -> str:
     """The name of a model without its owner and its punctuation; TransformerLens's gpt2-small is gpt2."""
     name = re.sub(r"[^a-z0-9]", "", model.rpartition("/")[2].lower())
-    return "gpt2" if name == "gpt2small" else name
+    return name.removesuffix("small") if name == "gpt2small" else name
 
 
 def _of(fields: Mapping[str, Any], about: Mapping[str, Any], *names: str) -> Any:
