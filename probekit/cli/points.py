@@ -36,7 +36,7 @@ class PointsJob(JsonOutput):
 def points(job: PointsJob) -> None:
     """List a model's named points with their shapes.
 
-    Needs only its config.json; of weights beside it, names and shapes are checked for probekit's own families.
+    Needs only its config.json. Where weights are there, their names and shapes are checked for probekit's families.
 
     \b
     Example:

@@ -36,10 +36,10 @@ _READ = {
 }  # fmt: skip
 # where, on what and how it was trained: nothing of this changes what it computes
 _OF_TRAINING = """
-act_store_device activation_fn_kwargs adam_beta1 adam_beta2 autocast autocast_lm b_dec_init_method
+act_store_device adam_beta1 adam_beta2 autocast autocast_lm b_dec_init_method
 aux_loss_coefficient cached_activations_path checkpoint_path compile_llm compile_sae context_size dataset_path
 dataset_trust_remote_code dead_feature_threshold dead_feature_window decoder_heuristic_init
-decoder_heuristic_init_norm decoder_init_norm decoder_orthogonal_init device eval_batch_size_prompts
+decoder_heuristic_init_norm decoder_init_norm decoder_orthogonal_init eval_batch_size_prompts
 eval_every_n_wandb_logs exclude_special_tokens expansion_factor feature_sampling_window finetuning_method
 finetuning_tokens from_pretrained_path hf_hook_name hf_hook_name_out hook_eval hook_layer hook_point_eval
 hook_point_layer init_encoder_as_decoder_transpose is_dataset_tokenized jumprelu_bandwidth jumprelu_init_threshold
@@ -246,7 +246,7 @@ def plain_name(model: str) -> str:
 
 
 def _of(fields: Mapping[str, Any], about: Mapping[str, Any], *names: str) -> Any:
-    """The first of these fields that is there, in `metadata` or beside it."""
+    """The first of these fields that is there, in `metadata` or at the top level."""
     return next((each[name] for each in (about, fields) for name in names if each.get(name) is not None), None)
 
 

@@ -110,7 +110,7 @@ def _of_folder(folder: Path, scale: float | None) -> tuple[Path, SaeConfig, dict
 
 
 def _from_saelens(path: Path, cfg: SaeConfig) -> dict[str, Tensor]:
-    """Its tensors: one threshold for all latents stands for a threshold of each, and factors of 1 for nothing."""
+    """Its tensors. One threshold is repeated for each latent; factors of 1 are dropped."""
     weights = _tensors(path)
     if "topk_threshold" in weights and weights["topk_threshold"].numel() == 1:
         weights["threshold"] = weights.pop("topk_threshold").reshape(()).expand(cfg.d_latents)

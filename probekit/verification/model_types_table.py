@@ -39,7 +39,7 @@ from probekit.verification.packaged_table import (
 from probekit.verification.tiny_configs import tiny_config
 
 NOISE = 0.05  # standard deviation of what is added to every weight
-HEADER = ("`model_type`", "by", "exact?", "points beside the stream", "batches")
+HEADER = ("`model_type`", "by", "exact?", "points besides the stream", "batches")
 PACKAGED_HEADER = ("`model_type`", "by", "its text model", "exact?", "without, or why not")
 IN_PART, STREAM, INEXACT = "in part", "residual stream only", "fails its self-test"
 STATUSES = (EXACT, IN_PART, STREAM, INEXACT, REFUSED, UNTRIED)
@@ -77,7 +77,7 @@ class TypeRow:
         model_type: in config.json.
         by: whose code computes, `BY_HAND` or `WRAPPED`.
         status: one of `STATUSES`.
-        points: beside the residual stream's; the reason where the type is refused or fails.
+        points: besides the residual stream's; the reason where the type is refused or fails.
         batches: as `LanguageModel.batching`; "" where it is refused.
     """
 

@@ -1,4 +1,7 @@
-"""The modules that points name: `{"resid_pre": "blocks.{layer}"}` is the input of every block."""
+"""The modules that points name: `{"resid_pre": "blocks.{layer}"}` is the input of every block.
+
+Of classes that are known by their parts, TransformerLens's models and nanoGPT's GPT, nobody needs to name them.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +17,37 @@ Points = Mapping[str, str]
 """Point -> path of a module: {"resid_pre.0": "blocks.0"}; {layer} in the path, and none in the point, is each layer."""
 
 INPUTS = ("resid_pre", "resid_mid")  # points that are the input of their module
+
+
+def known_points(module: Any) -> dict[str, str]:
+    """The points of a class that is known by its parts: one of TransformerLens, or nanoGPT's GPT.
+
+    Raises:
+        UsageError: another class.
+    """
+    hooked = getattr(module, "hook_dict", None)
+    if isinstance(hooked, Mapping):
+        paths = {id(part): path for path, part in module.named_modules()}
+        n_layers = int(module.cfg.n_layers)
+        full = [name.format(layer=i) for name in POINTS.values() for i in range(n_layers if "{layer}" in name else 1)]
+        there = {name: paths[id(hooked[name])] for name in full if name in hooked and id(hooked[name]) in paths}
+        # these hooks are before the gain and the bias, and points are after them: the output of the norm
+        return {name: path.removesuffix(".hook_normalized") for name, path in there.items()}
+    parts = dict(module.named_modules())
+    if {"transformer.wte", "transformer.h.0.ln_2", "transformer.h.0.attn", "transformer.ln_f"} <= parts.keys():
+        block = "transformer.h.{layer}"
+        return {
+            "embed": "transformer.wte",
+            **dict.fromkeys(("resid_pre", "resid_post"), block),
+            "attn_out": f"{block}.attn",
+            "resid_mid": f"{block}.ln_2",
+            "mlp_out": f"{block}.mlp",
+            "ln_final": "transformer.ln_f",
+        }
+    raise UsageError(
+        f"the points of {type(module).__name__} are not known; give them: "
+        'pk.wrap(module, points={"resid_pre": "blocks.{layer}", "resid_post": "blocks.{layer}"})'
+    )
 
 
 def module_places(module: nn.Module, points: Any) -> dict[str, At]:

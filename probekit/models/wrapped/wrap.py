@@ -16,10 +16,9 @@ from probekit.errors import UsageError
 from probekit.models.base import LanguageModel
 from probekit.models.tokenizer import Tokenizer
 from probekit.models.wrapped.extent import extent_of
-from probekit.models.wrapped.known import known_points
 from probekit.models.wrapped.model import WrappedModule
 from probekit.models.wrapped.outside import running_module
-from probekit.models.wrapped.places import Points, module_places
+from probekit.models.wrapped.places import Points, known_points, module_places
 from probekit.models.wrapped.proof import prove_points
 from probekit.models.wrapped.shape import observed_shape
 from probekit.options.check import is_whole
