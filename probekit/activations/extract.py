@@ -41,15 +41,24 @@ Spread = Callable[[ExtractionPlan, AnyPath, EngineOptions, "bool | None"], None]
 
 
 def extract_task(
-    model: LanguageModel, task: Task | Iterable[Any], options: ExtractArguments, spread: Spread | None = None
+    model: LanguageModel,
+    task: Task | Iterable[Any],
+    options: ExtractArguments,
+    spread: Spread | None = None,
+    on_plan: Callable[[ExtractionPlan], None] | None = None,
 ) -> ActivationSet | Store:
-    """`extract`, with its options as an object; `spread` does the work where the options name devices or an engine."""
+    """`extract`, with its options as an object.
+
+    `spread` does the work where the options name devices or an engine; `on_plan` is called before anything is computed.
+    """
     task = task_of(task)
     if options.generate is not None:
         given, task = task, continued(model, task, options)
         options = replace(of_continued(options), position=position_of_rows(options.position, given, task))
     plan = plan_extraction(model, task, options)
     _warn_of_cut(plan, stacklevel=5)  # the caller of the function with flat options
+    if on_plan is not None:
+        on_plan(plan)
     if options.part is None:
         return run_plan(plan, options.out, options.progress, options.stats, options, spread)
     done = _run_part(

@@ -39,7 +39,7 @@ ORDER = """
     data_format regression rare_classes max_classes on_bad_row on_long validation
     bos keep_blanks skip_special chat_template add_generation_prompt
     generate temperature top_k top_p generate_seed stop no_stop seed
-    stats stats_only picture shard_bytes check part engine workers gpus_per_worker address
+    sae force stats stats_only picture shard_bytes check part engine workers gpus_per_worker address
 """
 
 
@@ -80,6 +80,8 @@ def extract(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: Ex
     options = replace(options, on_bad_row=task.on_bad_row, stop_tokens=stops_of(options.stop_tokens, job.no_stop))
     model, options = _spread(model, options)
     revisions = revisions_of(model)
+    if options.sae:
+        options = _with_saes(options, sums)
     if job.dry_run:
         _dry_run(job, replace(model, revision=revisions[0]) if revisions else model, task, options, sums)
         if revisions and not (job.json or job.quiet):
@@ -91,6 +93,16 @@ def extract(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: Ex
     plan = planned(job, model, task, options)
     path, about = write_store(plan, options, job.quiet, sums)
     console.answer(job, lambda: {"store": str(path), **about}, path)
+
+
+def _with_saes(options: ExtractArguments, sums: Sums) -> ExtractArguments:
+    """The options with the autoencoders loaded, and with the points that they read, unless others were named."""
+    if sums == "only":
+        raise UsageError("--sae keeps latents of activations, and --stats-only keeps none; leave one of them out")
+    from probekit.verbs.latents import saes_asked, with_places_read
+
+    saes = saes_asked(options, stored=True)
+    return replace(with_places_read(options, saes), sae=saes)
 
 
 def _spread(model: ModelOptions, options: ExtractArguments) -> tuple[ModelOptions, ExtractArguments]:
@@ -129,7 +141,7 @@ def _extract_each(
 
     def one(revision: str) -> dict[str, Any]:
         found = load_model(job.model, **{**vars(model), "revision": revision}, progress=console.bars(job.quiet))
-        plan = plan_extraction(found, loaded, options)
+        plan = _checked(plan_extraction(found, loaded, options), options)
         folder = as_path(options.out) if options.out else next((path.parent for path in made.values()), None)
         path = (folder or checkpoints_path(plan)) / store_name(revision)
         text = f"{describe_plan(plan, sums)}\n{summary_line(revisions)}" if not made else ""
@@ -153,10 +165,19 @@ def planned(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: Ex
     """The plan of an extraction; model and task are found before torch is imported."""
     loaded = load(job, model, task)
     if options.generate is not None:
-        return continued_plan(*loaded, options, job.quiet)
+        return _checked(continued_plan(*loaded, options, job.quiet), options)
     from probekit.activations import plan_extraction
 
-    return plan_extraction(*loaded, options)
+    return _checked(plan_extraction(*loaded, options), options)
+
+
+def _checked(plan: "ExtractionPlan", options: ExtractArguments) -> "ExtractionPlan":
+    """The plan, which keeps what the autoencoders read, if there are any."""
+    if options.sae:
+        from probekit.verbs.latents import check_saes
+
+        check_saes(plan, options.sae, options.force)
+    return plan
 
 
 def load(job: ExtractJob, model: ModelOptions, task: TaskOptions) -> "tuple[LanguageModel, Task]":
@@ -203,6 +224,11 @@ def write_store(
         make_store(shown, partial(run, plan, path, show), saved, quiet)
     if sums and part is None:
         notes.append(f"statistics: {path / 'statistics'} (in Python: pk.load_statistics({str(path)!a}))")
+    if options.sae:
+        from probekit.verbs.latents import keep_latents, latents_in_words
+
+        latents = keep_latents(activations.load_activations(path), plan, options.sae, options.force, show)
+        about, notes = {**about, "latents": latents.meta["latents"]}, [*notes, *latents_in_words(latents)]
     if notes and not quiet:
         console.note("\n".join(notes))
     return path, about

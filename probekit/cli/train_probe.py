@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from probekit.activations import Activations, Store
     from probekit.evaluation import ProbeResults
 
+LATENTS = "latents"  # the point of those that the store keeps, where no autoencoder is named
 ORDER = """
     store layer point label probe position quick out baseline metric C
     sae force by within least_texts aggregate concatenate folds drop_leaks on_bad_row nuisance shift_column
@@ -105,12 +106,12 @@ def train_probe(job: TrainProbeJob, options: ProbeOptions, picture: PictureOptio
         check_tracker(job.log_to)
     if job.store is not None and (inside := stores_in(job.store)):
         for each in inside:
-            if not job.sae:
+            if not job.sae and options.point != LATENTS:
                 stores.check_places(each, options)
         train_each(inside, partial(_train_checkpoint, options, job, picture), job.json, job.quiet)
         return
     path: AnyPath = job.store or newest_manifest(Path("runs"))
-    if not job.sae:  # or the point is that of the latents
+    if not job.sae and options.point != LATENTS:
         stores.check_places(path, options)
     stores.check_results_out(job.out, path)
     with parts_line(console.bars(job.quiet)) as line:
@@ -173,7 +174,7 @@ def train(
                 from probekit.verbs.train_probes import train_probes
 
         store = with_label_columns(store, *kinds.names(options.label or ""), options.label)
-        acts = _encoded(store, job)
+        acts = _encoded(store, job, options)
         several = several_of(options, acts)
         question, how = _question(acts, options, job, several)
         known = record_of_labels(acts, _labels(several, options, acts))
@@ -196,10 +197,10 @@ def train(
     return folder
 
 
-def _encoded(store: "Store", job: TrainProbeJob) -> "Activations":
-    """The latents of the store's activations, where autoencoders are named; else the store."""
+def _encoded(store: "Store", job: TrainProbeJob, options: ProbeOptions) -> "Activations":
+    """The latents of the store's activations, where autoencoders or kept latents are named; else the store."""
     if not job.sae:
-        return store
+        return store.encode() if options.point == LATENTS else store
     from probekit.latents import load_sae
 
     return store.encode([load_sae(path) for path in job.sae], job.force)
@@ -207,9 +208,10 @@ def _encoded(store: "Store", job: TrainProbeJob) -> "Activations":
 
 def _saes_asked(acts: "Activations", job: TrainProbeJob) -> dict[str, Any]:
     """What the question says of autoencoders: where they are, and a digest of what they are."""
-    if not job.sae:
+    if LATENTS not in acts.meta:
         return {}
-    return {"sae": job.sae, "sae_digest": question_digest(acts.meta["latents"])[:8], "force": job.force}
+    read = {place: (one["of"], one["fingerprint"]) for place, one in acts.meta[LATENTS].items()}
+    return {"sae": job.sae, "sae_digest": question_digest(read)[:8], "force": job.force}
 
 
 def _question(

@@ -97,6 +97,7 @@ class _Features:
         self, sources: Sequence[Activations], plans: Sequence[CurvePlan], place: Place, on_pass: OnPass | None
     ):
         self._streams, self._on_pass = all(plan.probe.streams for plan in plans), on_pass
+        self._sparse = all(plan.probe.reads_sparse for plan in plans)
         self._lock, self._first = Lock(), (id(sources[0]), place)
         self._known = {self._first: self._read(sources[0], place)}
 
@@ -116,7 +117,7 @@ class _Features:
             return source.features(place)
         if source.layout.is_ragged:
             return tokens_of_texts(source, place)
-        return features_to_fit(source, place, self._streams, self._on_pass)
+        return features_to_fit(source, place, self._streams, self._on_pass, self._sparse)
 
 
 def places_at_once(X: Features | ByMask, plans: Sequence[CurvePlan]) -> int:

@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 from scipy.linalg import eigh
 
-from probekit.activations.activations import Activations
+from probekit.activations.activations import LATENTS, Activations
 from probekit.activations.labelled import label, with_label_columns, with_task
 from probekit.errors import DataError
 from probekit.evaluation.by_head.train import expand_heads
@@ -52,7 +52,7 @@ from probekit.machine.progress import shown_parts
 from probekit.machine.threads import one_thread
 from probekit.options import CurvesArguments
 from probekit.options.probe import BY_HEAD
-from probekit.points import Place
+from probekit.points import Place, base_name
 from probekit.probes.base import as_numpy
 from probekit.probes.sequence.ragged import pooled_rows
 
@@ -211,9 +211,12 @@ def _numbers(places: Sequence[FittedPlace]) -> list[LayerResult]:
 def _spread(
     layers: list[LayerResult], request: Request, plan: CurvePlan, options: CurvesArguments
 ) -> TrainingSpread | None:
-    """The spread of the selected place's training activations, if one was selected."""
+    """The spread of the selected place's training activations, if one was selected; latents have none.
+
+    Most latents are 0 on almost every row, so that a covariance says nothing of which rows are unusual.
+    """
     best = ProbeData(layers, [], {"headline": plan.headline}).selected
-    if best is None:
+    if best is None or base_name(best.point) == LATENTS:
         return None
     return training_spread(request.features, Place(best.point, best.layer), plan.grid.protocol, options.seed)
 

@@ -17,12 +17,13 @@ from probekit.interventions.edits import (
     ProjectOut,
     Replace,
     Swap,
+    Through,
     apply_edit,
     check_width,
     edit_rows,
     is_identity,
 )
-from probekit.interventions.make import add, affine, project_out, replace, swap
+from probekit.interventions.make import add, affine, project_out, replace, swap, through
 from probekit.interventions.where import Positions, TextTokens, Writing, check_positions, texts_in, tokens_at
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "Replace",
     "Swap",
     "TextTokens",
+    "Through",
     "Writing",
     "add",
     "affine",
@@ -54,5 +56,6 @@ __all__ = [
     "replace",
     "swap",
     "texts_in",
+    "through",
     "tokens_at",
 ]

@@ -22,7 +22,14 @@ from probekit.interventions.where import TextTokens, check_positions, tokens_at
 from probekit.points import PAIR_POINTS, Place
 from probekit.text import kind_of
 
-_NAMES = {"Replace": "replace", "Add": "add", "ProjectOut": "project_out", "Affine": "affine", "Swap": "swap"}
+_NAMES = {
+    "Replace": "replace",
+    "Add": "add",
+    "ProjectOut": "project_out",
+    "Affine": "affine",
+    "Swap": "swap",
+    "Through": "through",
+}
 Placed = tuple[Tensor | None, Tensor | None]  # which tokens an edit is done at, and the row of each token: [B, L]
 
 
@@ -42,7 +49,7 @@ def check_edits(model: HookedModule, edits: Edits) -> list[tuple[str, Edit]]:
             if not isinstance(edit, Edit):
                 raise UsageError(
                     f"expected an edit at {spec}, got {kind_of(edit)}; make one with add, replace, project_out, "
-                    "affine or swap of probekit.interventions"
+                    "affine, swap or through of probekit.interventions"
                 )
             edit.check()
             pairs += [(_editable(model, name), edit) for name in model.resolve(spec)]
@@ -159,6 +166,8 @@ def _record(edit: Edit) -> dict[str, Any]:
     values = {field.name: getattr(edit, field.name) for field in fields(edit)}
     if edit.positions is not None:
         values["positions"] = _plain(check_positions(edit.positions))
+    if "function" in values:
+        values["function"] = {"sha256": values["function"].fingerprint()}
     tensors = {name: x for name, x in values.items() if isinstance(x, Tensor)}
     plain = {name: x for name, x in values.items() if name not in tensors and x is not None}
     kind = _NAMES.get(type(edit).__name__, type(edit).__name__)

@@ -2,9 +2,10 @@
 
     x + scale * (changed(x) - x)
 
-where `changed` is one of five functions of a token's activations x: `Replace` by a value, `Add` a direction,
-`ProjectOut` a subspace, an `Affine` map (LEACE, Belrose et al. 2023), or `Swap` the coordinates in a subspace for those
-of another run (interchange, Geiger et al. 2021). At scale 0 the run is the unedited one, bit for bit.
+where `changed` is a function of a token's activations x: `Replace` by a value, `Add` a direction, `ProjectOut` a
+subspace, an `Affine` map (LEACE, Belrose et al. 2023), `Swap` the coordinates in a subspace for those of another run
+(interchange, Geiger et al. 2021), or `Through` a function, such as an autoencoder that is spliced in. At scale 0 the
+run is the unedited one, bit for bit.
 
 Every tensor of an edit belongs to all rows, or has a leading axis with one entry for each row (an affine map's has
 none): so one forward runs many scales, directions or values. What a row is (a text, or one edited run of a text) is up
@@ -160,6 +161,16 @@ class Swap(Edit):
 
     def changed(self, x_TD: Tensor, rows_T: Tensor | None) -> Tensor:
         return x_TD + _change_of_coordinates(x_TD, self.basis, _at_rows(self.coordinates, 1, rows_T), rows_T)
+
+
+@dataclass(frozen=True, eq=False)
+class Through(Edit):
+    """function(x), of activations [T, D]; `function.fingerprint()` tells it from others."""
+
+    function: Any
+
+    def changed(self, x_TD: Tensor, rows_T: Tensor | None) -> Tensor:
+        return self.function(x_TD).to(x_TD)
 
 
 def _at_rows(x: Tensor, n_axes: int, rows_T: Tensor | None) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from probekit.errors import UsageError
-from probekit.interventions.edits import Add, Affine, ProjectOut, Replace, Swap
+from probekit.interventions.edits import Add, Affine, ProjectOut, Replace, Swap, Through
 from probekit.interventions.where import in_one_line, to_tensor
 from probekit.text import kind_of
 
@@ -110,6 +110,23 @@ def swap(directions: Any, other: Any, scale: Any = 1.0, positions: Any = None) -
     equation = "...d,dk->...k" if basis.dim() == 2 else "...d,...dk->...k"
     coordinates = torch.einsum(equation, other.to(basis), basis)
     return Swap(basis, coordinates, scale=_scale(scale), positions=positions)
+
+
+def through(function: Any, scale: Any = 1.0, positions: Any = None) -> Through:
+    """Replace the activations by what a function makes of them, such as an autoencoder that is spliced in.
+
+    Args:
+        function: activations [T, D] -> [T, D], with a method `fingerprint` that gives a text which no other function
+            has; an autoencoder from `load_sae` is one, a transcoder is not.
+        scale: a number or [R].
+        positions: the tokens to edit; None: those given for all edits.
+
+    Raises:
+        UsageError: something else.
+    """
+    if not callable(function) or not callable(getattr(function, "fingerprint", None)):
+        raise UsageError(f"through takes an autoencoder from load_sae, got {kind_of(function)}")
+    return Through(function, scale=_scale(scale), positions=positions)
 
 
 def _numbers(name: str, given: Any, shapes: tuple[str, ...]) -> Tensor:

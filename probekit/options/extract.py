@@ -9,7 +9,7 @@ from probekit.errors import UsageError
 from probekit.files.remote.path import RemotePath
 from probekit.options.engine import EngineOptions, ProgressOptions
 from probekit.options.generate import ContinuationOptions
-from probekit.options.kinds import DTYPE, LAYERS, POSITIONS, Kind, choice, names, whole
+from probekit.options.kinds import DTYPE, LAYERS, NAMES, POSITIONS, Kind, choice, names, whole
 from probekit.options.option import CHECKS, OUTPUT, READ, RUNS, Options, like, option
 from probekit.options.task import OnBadRow, TaskOptions
 from probekit.points import parse_points
@@ -165,6 +165,16 @@ class ExtractArguments(ProgressOptions, EngineOptions, ContinuationOptions, Extr
         "that an earlier run with the same options left unfinished.",
         metavar="PATH",
     )
+    sae: Any = option(
+        None,
+        "Also keep the latents of these sparse autoencoders or transcoders: folders, or hf://owner/name/folder.",
+        NAMES,
+        notes="Files of SAELens, sparsify and Gemma Scope; in Python also what `load_sae` gives. The store keeps those "
+        "latents that are not 0, the share of the variance that each autoencoder explains, and the loss that it adds. "
+        "Without points, the places that they read are extracted.",
+        metavar="PATHS",
+    )
+    force: bool = option(False, "With sae: go on where an autoencoder names another model.")
     stats: bool = option(
         False,
         "Also write the sums that ridge, LDA and mean-diff need.",

@@ -134,7 +134,7 @@ def _tags(question: Question) -> list[str]:
         named.pop("aggregate", None)  # the probe's name says it
     if asked["random_init"]:
         named["random_init"] = True
-    if asked.get("sae"):
+    if asked.get("sae_digest"):
         named["sae"] = asked["sae_digest"]
     tags = {field.name: help_of(field).tag for field in dataclasses.fields(options)}
     order = dict.fromkeys([*NAME_ORDER, *(name for name in named if name != "seed"), "seed"])

@@ -47,6 +47,7 @@ class Probe(Parameterised):
         for_codelength: whether the online code may use it: regularised, calibrated, and quick to fit to every prefix.
         fits_in_threads: whether `fit_many` may run in several threads at once.
         streams: whether `fit_many` takes a `Stream`, so that rows need not fit in memory.
+        reads_sparse: whether `fit_many` keeps `SparseRows` sparse; others read their blocks, which are dense.
         strengths: values of C to choose from, rising; None takes the usual ones.
         state: how a fit says that it has converged, where it is neither in closed form nor certified; "" elsewhere.
         of_sequences: whether it takes the tokens of each text, a list of [L, D], rather than one row.
@@ -72,6 +73,7 @@ class Probe(Parameterised):
     for_codelength: bool = False
     fits_in_threads: bool = False
     streams: bool = False
+    reads_sparse: bool = False
     state: str = ""
     of_sequences: bool = False
     strengths: tuple[float, ...] | None = None

@@ -20,7 +20,7 @@ from probekit.machine.threads import shares
 from probekit.probes.base import LinearProbe, as_numpy, check_size, scale_of
 from probekit.probes.logistic.features import Features
 from probekit.probes.problem import Labels
-from probekit.probes.stream import Stream, with_numbers
+from probekit.probes.stream import SparseRows, Stream, with_numbers
 from probekit.text import listed
 
 SHARE_OF_GRAMS = 40  # of the room: the matrices of as many classes as this allows are summed in one pass
@@ -76,6 +76,11 @@ class MomentsProbe(LinearProbe):
 
     streams = True
     of_means: bool = False
+
+    @property
+    def reads_sparse(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether the classes' means are enough, which a sparse matrix gives as it is."""
+        return self.of_means
 
     def _fit_rows(self, X: Tensor | Stream, labels: Labels, weights: np.ndarray | None) -> None:
         """Of a stream, from its moments."""
@@ -151,22 +156,27 @@ def triangle_of(X: Stream, targets: Tensor, mean: np.ndarray, scale: np.ndarray)
 
 
 def class_moments(X: Stream, labels: np.ndarray, n_classes: int, covariance: bool = True) -> RowMoments:
-    """The moments of rows with labels 0..C-1 [N]; without `covariance` that is left 0.
+    """The moments of rows with labels 0..C-1 [N]; without `covariance` that is empty.
 
     Raises:
         DataError: NaN or infinity in the features.
     """
     counts, means = class_means(X, labels, n_classes)
     mean = counts @ means / X.n
-    S = torch.zeros(X.d, X.d, dtype=torch.float64)
-    if covariance:
-        (S,) = _centred(X, lambda rows, Z: [Z.T @ Z], torch.from_numpy(mean))
+    if not covariance:
+        return RowMoments(X.n, mean, np.empty((0, 0)), counts, means)
+    (S,) = _centred(X, lambda rows, Z: [Z.T @ Z], torch.from_numpy(mean))
     return RowMoments(X.n, mean, S.numpy() / X.n, counts, means)
 
 
 def class_means(X: Stream, labels: np.ndarray, n_classes: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows of each class [C], and their means [C, D]."""
     y, counts = _in_order(X, labels), np.bincount(labels, minlength=n_classes).astype(np.float64)
+    if isinstance(X, SparseRows):
+        sums = np.stack([X.matrix[labels == k].sum(axis=0, dtype=np.float64) for k in range(n_classes)])
+        means = torch.from_numpy(sums / counts[:, None])
+        check_finite(means)
+        return counts, means.numpy()
 
     def block(rows: slice, Z: Tensor) -> list[Tensor]:
         return [Z.new_zeros(n_classes, X.d).index_add_(0, y[rows], Z)]
@@ -179,6 +189,10 @@ def class_means(X: Stream, labels: np.ndarray, n_classes: int) -> tuple[np.ndarr
 
 def squares_around(X: Stream, mean: np.ndarray) -> np.ndarray:
     """The sum over the rows of each feature's squared distance from a mean [D]: [D]."""
+    if isinstance(X, SparseRows):
+        there = np.bincount(X.matrix.indices, minlength=X.d)
+        distances = np.square(X.matrix.data - mean[X.matrix.indices])
+        return np.bincount(X.matrix.indices, distances, minlength=X.d) + (X.n - there) * np.square(mean)
     (squares,) = _centred(X, lambda rows, Z: [Z.square().sum(dim=0)], torch.from_numpy(mean))
     return squares.numpy()
 

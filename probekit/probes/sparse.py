@@ -19,7 +19,7 @@ from probekit.probes.base import ClassifierProbe, LinearProbe, WithProbabilities
 from probekit.probes.logistic.probe import LogisticProbe
 from probekit.probes.moments import class_means, squares_around
 from probekit.probes.problem import Labels, ProblemSet, every_problem
-from probekit.probes.stream import Stream, held, take_some, with_numbers
+from probekit.probes.stream import SparseRows, Stream, held, take_some, with_numbers
 
 METHODS = ("mean-difference", "elastic-net")
 PENALTIES = np.logspace(0, -3, 100)  # of the elastic net, relative to the smallest that keeps every feature out
@@ -79,6 +79,11 @@ class KSparseProbe(WithProbabilities, LinearProbe):
     def streams(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Whether features may be more than memory holds: ranking by means takes three passes over them."""
         return self.method == "mean-difference"
+
+    @property
+    def reads_sparse(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether features that are mostly 0 stay sparse: only the chosen ones are made dense."""
+        return self.streams
 
     def _fit(self, X: np.ndarray, labels: np.ndarray) -> None:
         self._fit_best(torch.from_numpy(X), Labels(labels, len(self.classes_)), [self])
@@ -144,6 +149,8 @@ def _columns(X: Tensor | Stream, columns: np.ndarray) -> Tensor:
     which = torch.from_numpy(columns)
     if isinstance(X, Tensor):
         return X[:, which.to(X.device)].double()
+    if isinstance(X, SparseRows):
+        return torch.from_numpy(X.matrix[:, columns].toarray()).double()
     found = torch.empty(X.n, len(columns), dtype=torch.float64)
     for rows, block in with_numbers(X):
         found[torch.from_numpy(rows)] = block[:, which].double()

@@ -1,18 +1,22 @@
-"""Rows that memory need not hold: a stream of blocks that can be read again and again.
+"""Rows that memory need not hold: a stream of blocks that can be read again and again; and rows that are mostly 0.
 
 Axes: N rows, D features, B rows of a block.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
 COPIES = 6  # of the rows that fits hold at most: as read, the fitted ones, those of the code, and in float64
 NUMBER = torch.float32.itemsize  # bytes of a number as fits read it
+BLOCK_BYTES = 1 << 25  # of rows at once, and of each copy in float64 twice that
 BYTES_OF_A_SCORE = 96  # float64 scores of three points of a descent, and what a step works out of them
 
 
@@ -40,6 +44,30 @@ class Stream:
         return self.n, self.d
 
 
+@dataclass(frozen=True, eq=False)
+class SparseRows(Stream):
+    """Features of which few are not 0, in the order of the labels: memory holds these few.
+
+    As a stream, its blocks are dense. Whoever can work with the matrix reads that.
+
+    Attributes:
+        matrix: [N, D].
+    """
+
+    matrix: "csr_array" = field(kw_only=True)
+
+    @classmethod
+    def of(cls, matrix: "csr_array", room: int | None = None) -> "SparseRows":
+        """The rows of a matrix."""
+        n, d = map(int, matrix.shape)  # pyright: ignore[reportOptionalIterable]
+        size = max(1, BLOCK_BYTES // (NUMBER * d))
+
+        def read() -> Iterator[Tensor]:
+            return (torch.from_numpy(matrix[start : start + size].toarray()) for start in range(0, n, size))
+
+        return cls(n, d, read, room=room, matrix=matrix)
+
+
 def bytes_to_fit(n: int, d: int) -> int:
     """The most memory that fits of n rows of d features take, if they are held."""
     return COPIES * NUMBER * n * d
@@ -60,11 +88,15 @@ def take_some(X: Tensor | Stream, rows: np.ndarray | None) -> Any:
     if isinstance(X, Tensor):
         return X[torch.from_numpy(rows).to(X.device)]
     some = some_of(X, rows)
+    if isinstance(some, SparseRows):
+        return some
     return held(some) if X.room is not None and bytes_to_fit(*some.shape) <= X.room else some
 
 
 def some_of(X: Stream, rows: np.ndarray) -> Stream:
     """Some rows as `take_some`, never held."""
+    if isinstance(X, SparseRows):
+        return SparseRows.of(X.matrix[rows], X.room)
     number = np.full(X.n, -1, dtype=np.int64)
     number[rows] = np.arange(len(rows))
     number = number if X.order is None else number[X.order]

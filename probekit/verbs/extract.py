@@ -7,12 +7,14 @@ from typing import Any
 from probekit import engines
 from probekit.activations.activations import ActivationSet
 from probekit.activations.extract import extract_task
+from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.store.reader import Store
 from probekit.engines.devices import type_of_devices
 from probekit.models.base import LanguageModel
 from probekit.options import ExtractArguments
 from probekit.options.option import keywords
 from probekit.tasks.base import Task
+from probekit.verbs.latents import check_saes, keep_latents, saes_asked, with_places_read
 
 
 @keywords(ExtractArguments)
@@ -48,4 +50,14 @@ def extract(model: LanguageModel, task: Task | Iterable[Any], options: ExtractAr
     """
     if options.devices is not None and str(options.device) == "auto":
         options = replace(options, device=type_of_devices(options.devices))
-    return extract_task(model, task, options, engines.run)
+    saes = saes_asked(options)
+    options, plans = with_places_read(options, saes), list[ExtractionPlan]()
+
+    def on_plan(plan: ExtractionPlan) -> None:
+        check_saes(plan, saes, options.force)
+        plans.append(plan)
+
+    acts = extract_task(model, task, options, engines.run, on_plan)
+    if saes and isinstance(acts, Store):
+        keep_latents(acts, plans[0], saes, options.force, options.progress)
+    return acts

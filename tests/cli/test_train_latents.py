@@ -109,3 +109,45 @@ def test_the_command_that_results_print_makes_them_again(
     assert shlex.join(words).endswith(f"--sae {path} --json")
     assert run(words[1:]) == 0
     assert results_of(capsys) == folder
+
+
+def test_latents_that_extract_keeps_are_a_point_of_the_store(here: Path, tmp_path: Path, capsys: Capture) -> None:
+    path = sae_folder(tmp_path / "sae", 128, 1, model_name="agreement-gpt2")
+    job = ["extract", "--model", "agreement-gpt2", "--dataset", "agreement", "--limit", "120", "--sae", path]
+    assert run([*job, "--out", "kept", "--json"]) == 0
+    about = json.loads(capsys.readouterr().out)["latents"]["latents.1"]
+    assert {"explained", "loss", "loss_added"} <= about.keys()
+    assert run([*job, "--out", "kept"]) == 0
+    assert "of the variance, adds" in capsys.readouterr().err
+    assert run(["verify", "kept"]) == 0
+    capsys.readouterr()
+    probe = ["train-probe", "kept", "--probe", "k-sparse", "--C", "1", "--quick", "--json"]
+    assert run([*probe, "--point", "latents"]) == 0
+    folder = results_of(capsys)
+    found = pk.ProbeResults.load(folder)
+    words = words_of(json.loads((folder / "results.json").read_text())["meta"]["asked"], ["kept"], ["--json"])
+    assert run(words[1:]) == 0
+    assert results_of(capsys) == folder
+    assert run([*probe, "--sae", path]) == 0
+    assert pk.ProbeResults.load(results_of(capsys)).layers[0].metrics == found.layers[0].metrics
+    (file,) = {one for one in Path("kept", "latents").rglob("*.safetensors")}
+    file.unlink()
+    assert run(["verify", "kept"]) == 4
+    assert "remove what is broken in 'kept/latents' and run the same command again" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["--stats-only"], 2, "--sae keeps latents of activations, and --stats-only keeps none"),
+        (["--part", "1/2", "--out", "p"], 2, "latents are kept in a complete store, and this is a part of one"),
+        (["--points", "mlp_out"], 2, "no activations of resid_pre.1 here; there are mlp_out 0-"),
+    ],
+)
+def test_latents_that_cannot_be_kept(
+    here: Path, tmp_path: Path, capsys: Capture, words: list[str], code: int, message: str
+) -> None:
+    path = sae_folder(tmp_path / "sae", 128, 1)
+    job = ["extract", "--model", "agreement-gpt2", "--dataset", "agreement", "--limit", "20", "--sae", path]
+    assert run([*job, *words]) == code
+    assert message in capsys.readouterr().err

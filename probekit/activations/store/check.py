@@ -23,6 +23,7 @@ from probekit.activations.store.format import (
     record_piece,
     unfinished_advice,
 )
+from probekit.activations.store.kept_latents import LATENTS, stored_latents
 from probekit.activations.store.labels import FOLDER as LABELS
 from probekit.activations.store.labels import SPLITS_FILE, label_files, read_label_file, read_splits
 from probekit.activations.store.shard import Record, load_record, repair_advice
@@ -30,7 +31,7 @@ from probekit.activations.store.tensors import check_shard
 from probekit.activations.sums.statistics import FOLDER as STATISTICS
 from probekit.activations.sums.statistics import statistics_progress
 from probekit.errors import StorageError
-from probekit.files.durable import each_of, entries
+from probekit.files.durable import TEMPORARY, each_of, entries
 from probekit.files.remote.attempts import NotReached
 from probekit.files.remote.path import AnyPath
 from probekit.options.check import check_any_path
@@ -107,6 +108,8 @@ class Verification:
             return AGAIN
         if all(is_of_labels(name) for name in names) and names:
             return f"remove what is broken in {str(self.path / LABELS)!a} and label again"
+        if all(name.startswith(f"{LATENTS}/") for name in names) and names:
+            return f"remove what is broken in {str(self.path / LATENTS)!a} and run the same command again"
         if names == {STATISTICS}:
             return f"remove what is broken in {str(self.path / STATISTICS)!a} and run the same command again"
         if names:
@@ -135,6 +138,8 @@ def verify(path: str | AnyPath, advance: Advance = None) -> Verification:
     if check.finished and not check.broken and rows < total:
         check.add("manifest.json", f"it names records of {rows} of {total} rows")
     counted = None if plan is None else _check_statistics(check)
+    if plan is not None:
+        _check_latents(check, plan)
     return Verification(
         path=check.path,
         finished=check.finished,
@@ -303,6 +308,21 @@ def _check_shards(check: _Check, records: dict[int, Record], advance: Advance) -
             if error:
                 check.add(f"shards/{record.file}", error)
                 check.shards.append(number)
+
+
+def _check_latents(check: _Check, plan: PlanFile) -> None:
+    """Note the folders of kept latents that are broken; those that are not complete are left out."""
+    for one in entries(check.path / LATENTS):
+        folder = f"{LATENTS}/{one.path.name}"
+        try:
+            kept = stored_latents(check.path, folder, plan.seal)
+            if kept is not None:
+                kept.check_files()
+                files = [file for file in (check.path / folder).glob("*") if not file.name.startswith(TEMPORARY)]
+                check.files += len(files)
+                check.bytes += sum(file.stat().st_size for file in files)
+        except (StorageError, OSError) as error:
+            check.add(folder, error)
 
 
 def _check_statistics(check: _Check) -> int | None:

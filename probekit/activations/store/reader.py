@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.sparse import csr_array
 from torch import Tensor
 
 from probekit.activations.activations import Activations
@@ -28,6 +29,7 @@ from probekit.activations.store.format import (
     stored_rows,
     unfinished_advice,
 )
+from probekit.activations.store.kept_latents import StoredLatents, every_stored, write_latents
 from probekit.activations.store.labels import stored_labels, with_stored_labels
 from probekit.activations.store.shard import Record, repair_advice
 from probekit.activations.store.tensors import ONCE, SIZE, check_shard_sizes, chunks, prefetch, read_tensor
@@ -35,6 +37,7 @@ from probekit.activations.sums.statistics import Statistics, load_statistics, st
 from probekit.errors import DataError, ProbekitError, StorageError, UsageError
 from probekit.files.durable import readers_of
 from probekit.files.remote.path import AnyPath
+from probekit.latents.sae import Sae
 from probekit.machine.devices import DTYPES
 from probekit.options.check import check_any_path
 from probekit.options.kinds import READING
@@ -177,6 +180,29 @@ class Store(Activations):
                     del tensor
             for rows, tensor in waiting:
                 yield rows, tensor.result()
+
+    def kept_latents(self) -> list[StoredLatents]:
+        """The latents that `encode(..., keep=True)` wrote here."""
+        return every_stored(self.path, self._plan.seal, self._check)
+
+    def keep(self, sae: Sae, reads: Place, about: dict[str, Any], progress: bool | None = None) -> None:
+        """Write the latents of an autoencoder that reads a place, and what was measured of it; see `encode`."""
+
+        def shard(number: int) -> tuple[np.ndarray, csr_array]:
+            record = self._records[number]
+            x = read_tensor(self.path, record, str(reads), self._check)
+            return record.rows, self.encoded_rows(sae, reads, record.rows, x)
+
+        write_latents(self.path, self._plan.seal, sae, reads, range(len(self._records)), shard, about, progress)
+
+    def some_rows(self, place: Place, rows: np.ndarray) -> Tensor:
+        """Some rows of a place, [n, D], of the shards that hold them."""
+        ends = np.cumsum(self.layout.counts(place))
+        examples, which = np.unique(np.searchsorted(ends, rows, side="right"), return_inverse=True)
+        counts = self.layout.counts(place)[examples]
+        starts = np.cumsum(counts) - counts
+        inside = rows - (ends - self.layout.counts(place))[examples][which]
+        return self.read(place, examples).reshape(-1, self.width(place))[torch.from_numpy(starts[which] + inside)]
 
     @property
     def source(self) -> dict[str, Any] | None:

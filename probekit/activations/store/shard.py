@@ -25,8 +25,8 @@ from probekit.machine.devices import DTYPES
 
 SHARDS = "shards"
 CHUNK = 1 << 19  # bytes that are read, hashed and copied while they are in the processor's cache
-TYPES = {**DTYPES, "float64": torch.float64}  # the last one is that of sums
-_SAFETENSORS_NAMES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64"}
+TYPES = {**DTYPES, "float64": torch.float64, "int32": torch.int32}  # those of sums, and of the numbers of latents
+_SAFETENSORS_NAMES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64", "int32": "I32"}
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MAX_SIZE = 1 << 40  # of one size of a tensor; larger ones would overflow sums of bytes
 
@@ -74,7 +74,7 @@ class RecordFile(TypedDict):
 class Record:
     """The content of one shard: rows of the task, and a tensor for each place, by its text, in file order.
 
-    The shard is in `folder` of the store. Sums are counted again if the record `piece` is gone.
+    The shard is in `folder` of the store, "latents/NAME" for one. Sums are counted again if the record `piece` is gone.
     """
 
     rows: np.ndarray

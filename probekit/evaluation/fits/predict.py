@@ -16,7 +16,7 @@ from probekit.evaluation.scores.metrics import Predictions
 from probekit.probes.base import Probe, as_numpy, predicted_labels, probabilities
 from probekit.probes.sequence.base import text_scores
 from probekit.probes.sequence.ragged import Ragged, take_texts
-from probekit.probes.stream import Stream, some_of, take_some, with_numbers
+from probekit.probes.stream import SparseRows, Stream, some_of, take_some, with_numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +109,9 @@ def _linear(probes: Sequence[Any], X: Tensor | Stream, rows: np.ndarray) -> list
     device = torch.device("cpu") if isinstance(X, Stream) else X.device
     W = torch.from_numpy(np.concatenate(coefs)).to(device)
     b = torch.from_numpy(np.concatenate([np.atleast_1d(probe.intercept_) for probe in probes])).to(device)
-    if isinstance(X, Stream):
+    if isinstance(X, SparseRows):
+        scores = X.matrix[rows] @ W.numpy().T + b.numpy()
+    elif isinstance(X, Stream):
         scores = np.empty((len(rows), len(W)))
         for numbers, block in with_numbers(some_of(X, rows)):
             for start in range(0, len(block), ROWS_OF_A_STREAM):

@@ -1,4 +1,4 @@
-"""A place of a store as a stream of rows, where memory cannot hold what its fits take.
+"""A place as a stream of rows, where memory cannot hold what its fits take, or where few of its values are not 0.
 
 Axes: N examples, R rows of the store's place, D width.
 """
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.sparse import csr_array
 from torch import Tensor
 
 from probekit.activations.activations import Activations, ActivationSet, Latents, RowsOf, _At, _EachToken
@@ -20,15 +21,14 @@ from probekit.evaluation.fits.layer import checked_features, features_of
 from probekit.evaluation.fits.predict import take_rows
 from probekit.machine.devices import free_bytes
 from probekit.points import Place, PointSpec
-from probekit.probes.stream import NUMBER, Stream, bytes_to_fit, held, some_of
+from probekit.probes.stream import BLOCK_BYTES, NUMBER, SparseRows, Stream, bytes_to_fit, held, some_of
 
 OnPass = Callable[[Place, int], None]
-BLOCK_BYTES = 1 << 25  # of rows at once, and of each copy in float64 twice that; a store of one place has larger shards
 LEAST = 2  # copies of the rows that any fit in memory takes: as read, and the fitted ones
 
 
 def features_to_fit(
-    acts: Activations, place: Place, streams: bool = True, on_pass: OnPass | None = None
+    acts: Activations, place: Place, streams: bool = True, on_pass: OnPass | None = None, sparse: bool = False
 ) -> Tensor | Stream:
     """The rows of a place, [N, D]: in memory if all that its fits take has room there, or else a stream.
 
@@ -37,11 +37,14 @@ def features_to_fit(
         place: one of its places.
         streams: whether the fits take a stream; otherwise rows are in memory if there is any room for them.
         on_pass: called with the place and a number as each pass over the stream begins.
+        sparse: whether the fits keep `SparseRows` sparse, which latents then are.
 
     Raises:
         DataError: as `features_of`; rows without room for fits that take no stream, with the arithmetic.
     """
     room = free_bytes(torch.device("cpu"))
+    if sparse and isinstance(found := stream_of(acts, place, room, sparse=True), SparseRows):
+        return found
     stream = None if room is None else stream_of(acts, place, room)
     if stream is None or room is None:
         return features_of(acts, place)
@@ -102,7 +105,7 @@ def _too_large(stream: Stream, place: Place, room: int) -> str:
     )
 
 
-def stream_of(acts: Activations, key: PointSpec, room: int | None = None) -> Stream | None:
+def stream_of(acts: Activations, key: PointSpec, room: int | None = None, sparse: bool = False) -> Stream | None:
     """The rows of one place, shard by shard; every pass reads them again, and two shards are in memory at a time.
 
     Labels and weights of a problem are in the order of `acts[key]`: one row per example, or, where several or all
@@ -112,6 +115,7 @@ def stream_of(acts: Activations, key: PointSpec, room: int | None = None) -> Str
         acts: a store, or one position, all tokens or some examples of one.
         key: the place.
         room: as in `Stream`.
+        sparse: give latents as `SparseRows`, where few enough are not 0.
 
     Returns:
         The stream; None where the activations are in memory, or are worked out of several places.
@@ -124,16 +128,19 @@ def stream_of(acts: Activations, key: PointSpec, room: int | None = None) -> Str
     if isinstance(acts, Store):
         return _of_store(acts, place, room)
     if isinstance(acts, _EachToken):
-        return stream_of(acts._source, place, room)
+        return stream_of(acts._source, place, room, sparse)
     if isinstance(acts, Latents):
+        matrix = acts.sparse(place, room) if sparse or acts.is_kept(place) else None
+        if matrix is not None:
+            return SparseRows.of(matrix, room)
         source, reads = acts._source, acts.reads(place)
         rows = int(source.layout.counts(reads).sum())
         inner = stream_of(source, reads) or Stream(rows, source.width(reads), lambda: iter([source._rows(reads)]))
         return replace(inner, d=acts.width(place), read=lambda: acts.encoded(place, inner.read()), room=room)
     if isinstance(acts, RowsOf):
-        inner, rows = stream_of(acts.source, place), acts.source.layout.index(place, acts._index)
+        inner, rows = stream_of(acts.source, place, sparse=sparse), acts.source.layout.index(place, acts._index)
     elif isinstance(acts, _At):
-        inner, rows = stream_of(acts._source, place), acts._chosen.index
+        inner, rows = stream_of(acts._source, place, sparse=sparse), acts._chosen.index
     else:
         return None
     if inner is None:
@@ -177,6 +184,11 @@ def _of_store(store: Store, place: Place, room: int | None) -> Stream:
 
 def _means(X: Stream, chosen: SelectedRows) -> Stream:
     """The mean of the rows of each example, which are next to one another in X."""
+    if isinstance(X, SparseRows):
+        ends = np.cumsum(chosen.counts)
+        ones = np.repeat(1 / chosen.counts, chosen.counts).astype(np.float32)
+        means = csr_array((ones, np.arange(len(ones)), np.append(0, ends)), shape=(len(ends), X.n)) @ X.matrix
+        return SparseRows.of(means, X.room)
     assert X.order is not None
     example = np.repeat(np.arange(len(chosen.counts)), chosen.counts)[X.order]
     first = np.append(True, np.diff(example) != 0)

@@ -61,6 +61,16 @@ def latents_read(meta: Mapping[str, Any]) -> Mapping[str, Mapping[str, str]]:
     return (known[0] if isinstance(known, list) else known).get("latents") or {}  # of a transfer, all have the same
 
 
+def reconstruction_text(latents: Mapping[str, Any]) -> str:
+    """What an autoencoder keeps: "explains 87% of the variance, adds 0.12 to a loss of 3.21 nats a token"; or ""."""
+    parts = []
+    if (explained := latents.get("explained")) is not None:
+        parts.append(f"explains {explained:.1%} of the variance")
+    if (added := latents.get("loss_added")) is not None:
+        parts.append(f"adds {added:.3g} to a loss of {latents['loss']:.3g} nats a token when spliced in")
+    return ", ".join(parts)
+
+
 def position_name(position: object) -> str:
     """The token that is read: "last" -> "last token"."""
     name = str(position)

@@ -1,0 +1,50 @@
+"""Latents as the few that are not 0.
+
+Axes: R rows, F latents.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from scipy.sparse import csr_array, vstack
+from torch import Tensor
+
+from probekit.errors import DataError
+from probekit.latents.sae import Sae
+
+ENCODED_BYTES = 1 << 26  # of products that an encoder makes at once
+SPARSE_BYTES = 8  # of one latent that is not 0: its value and its number
+COPIES_OF_SPARSE = 4  # of them that memory holds while they are put together and selected from
+
+
+def at_once(n_latents: int) -> int:
+    """How many rows are encoded at once."""
+    return max(1, ENCODED_BYTES // (4 * n_latents))
+
+
+def encoded_sparse(sae: Sae, rows: Tensor) -> csr_array:
+    """The latents of rows [R, D] that are not 0: float32 [R, F]."""
+    found = [_sparse(sae.encode(block)) for block in rows.split(at_once(sae.cfg.d_latents))]
+    return vstack(found, format="csr")
+
+
+def _sparse(latents: Tensor) -> csr_array:
+    """The values that are not 0 of rows [R, F]."""
+    row, column = latents.nonzero(as_tuple=True)
+    counts = torch.bincount(row, minlength=len(latents))
+    starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    values = latents[row, column].float()
+    parts = (values.cpu().numpy(), column.int().cpu().numpy(), starts.int().cpu().numpy())
+    return csr_array(parts, shape=tuple(latents.shape))
+
+
+def check_latents(name: str, latents: csr_array, id_of: Callable[[int], str]) -> None:
+    """Raise a DataError if a latent is NaN or infinite; `id_of` names the example of a row."""
+    bad = np.flatnonzero(~np.isfinite(latents.data))
+    if len(bad):
+        row = int(np.searchsorted(latents.indptr, bad[0], side="right")) - 1
+        raise DataError(
+            f"latents of {name!a:.200} hold NaN or infinity, as in example {id_of(row)!a}; check the activations, "
+            "or extract them again in float32"
+        )
