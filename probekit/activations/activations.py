@@ -336,6 +336,7 @@ class _At(_View):
         chosen, bad = _select(source, position)
         task, left = without_bad_rows(source.task, bad, UNREAD, on_bad_row)
         self._chosen = chosen = replace(chosen, counts=chosen.counts[left])
+        self.made_with = position, on_bad_row
         tokens, index = chosen_tokens(layout, chosen, layout.offsets()[left])
         own = replace(
             layout,
@@ -705,6 +706,38 @@ class Latents(_View):
 
     def _n_bytes(self) -> int:
         return sum(int(self.layout.counts(place).sum()) * 4 * self.width(place) for place in self._places)
+
+
+class Unencoded(_View):
+    """The activations that latents are of, at the places of the latents.
+
+    Args:
+        latents: whose autoencoders read them.
+    """
+
+    def __init__(self, latents: Latents):
+        self.reads = latents.reads
+        super().__init__(latents._source, latents.task, latents.layout, points=latents.points)
+        self._places = [*latents]
+
+    def _rows(self, place: Place) -> Tensor:
+        return self._source._rows(self.reads(place))
+
+    def width(self, place: Place) -> int:
+        """D of what is read."""
+        return self._source.width(self.reads(place))
+
+
+def before_encoding(acts: Activations) -> Activations | None:
+    """The same rows of what latents are of; None for activations that are no latents."""
+    if isinstance(acts, Latents):
+        return Unencoded(acts)
+    if not isinstance(acts, _At | _EachToken | RowsOf):
+        return None
+    source = before_encoding(acts.source if isinstance(acts, RowsOf) else acts._source)
+    if source is None or isinstance(acts, RowsOf):
+        return None if source is None else RowsOf(source, acts._index)
+    return _At(source, *acts.made_with) if isinstance(acts, _At) else _EachToken(source)
 
 
 def _measured(source: Activations, sae: Sae, reads: Place) -> dict[str, Any]:

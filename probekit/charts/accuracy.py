@@ -38,7 +38,7 @@ from probekit.charts.references import comparisons, margin_labels, reference_mar
 from probekit.evaluation.results.cautions import cautions
 from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.evaluation.results.surface_note import short_nuisance_text
-from probekit.evaluation.results.wording import decoding, interval_text, number_text
+from probekit.evaluation.results.wording import decoding, features_name, interval_text, number_text
 from probekit.text import listed, printable
 
 TEST, VALIDATION, SELECTED, NESTED = "test", "validation", "selected on validation", "nested cross-validation"
@@ -164,7 +164,7 @@ def _remarks(curve: Curve) -> list[str]:
     random = [test_value(curve.results, layer) for layer in curve.results.random_init if layer.place == best.place]
     values = {"control": [] if best.control is None else [best.control], "random init": random}
     for how, layers in curve.results.pooled.items():
-        values[f"{how} token"] = [test_value(curve.results, layer) for layer in layers if layer.place == best.place]
+        values[features_name(how)] = [test_value(curve.results, layer) for layer in layers if layer.place == best.place]
     return [f", {name} {value:z.3f}" for name, known in values.items() for value in known]
 
 
@@ -245,7 +245,7 @@ def _scores(data: ProbeData, layer: LayerResult) -> list[str]:
     parts += [f"random init {number_text(one.metrics['test'][metric])}" for one in random]
     parts += [f"compression {layer.codelength['compression']:.2f}"] if layer.codelength else []
     parts += [
-        f"{how} token {number_text(test_value(data, one))}"
+        f"{features_name(how)} {number_text(test_value(data, one))}"
         for how, own in data.pooled.items()
         for one in own
         if one.place == layer.place

@@ -1,4 +1,4 @@
-"""What a curve is compared with, as data: baselines, the control task, random weights, and one row for each text."""
+"""What a curve is compared with, as data: baselines, the control task, random weights, other features."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from probekit.charts.curves import Curve, test_value, x_of
 from probekit.charts.lines import Limits, LineLook, MarginLabel, Rule, Series, visible_runs
 from probekit.charts.palette import GREEN, GREY, ORANGE, PINK, RED, short
+from probekit.evaluation.results.wording import features_name
 
 CONTROL, RANDOM, RESIDUAL = "control task", "random init", "residualised"
-POOLED = {"mean": PINK, "last": ORANGE}  # a probe over a sequence, against one row for each text
+POOLED = {"mean": PINK, "last": ORANGE, "activations": PINK}  # other features of the same rows
 _LOOKS: dict[str, LineLook] = {CONTROL: "dashed", RESIDUAL: "dash-dotted"}  # others are solid
 NAME = 16  # letters of a baseline
 MOST_BASELINES = 8  # that the margin names one by one; of more, those of one name are a range
@@ -67,14 +68,16 @@ def _baselines(curve: Curve) -> list[ReferenceScores]:
 def _others(curve: Curve) -> list[ReferenceScores]:
     """The curves of the control task, of random weights, without nuisances, and of one row for each text."""
     results = curve.results
-    colors = {CONTROL: GREY, RANDOM: GREEN, RESIDUAL: RED} | {f"{how} token": color for how, color in POOLED.items()}
+    colors = {CONTROL: GREY, RANDOM: GREEN, RESIDUAL: RED} | {
+        features_name(how): color for how, color in POOLED.items()
+    }
     found = {
         CONTROL: [(x_of(results, layer), layer.control) for layer in results.layers if layer.control is not None],
         RANDOM: [(x_of(results, layer), test_value(results, layer)) for layer in results.random_init],
         RESIDUAL: [(x_of(results, layer), test_value(results, layer)) for layer in results.residual],
     }
     found |= {
-        f"{how} token": [(x_of(results, layer), test_value(results, layer)) for layer in layers]
+        features_name(how): [(x_of(results, layer), test_value(results, layer)) for layer in layers]
         for how, layers in results.pooled.items()
     }
     return [

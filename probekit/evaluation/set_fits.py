@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from probekit.activations.activations import Activations
-from probekit.evaluation.compare.sequence import fit_pooled
+from probekit.evaluation.compare.same_rows import fit_pooled, other_features
 from probekit.evaluation.curve import Fitted, announcer, fit_places, ticker
 from probekit.evaluation.fits.stream import OnPass
 from probekit.evaluation.label_sets import LabelSetPlan
@@ -25,7 +25,7 @@ class SetFits:
     Attributes:
         own: of the activations.
         random: of the same architecture with random weights; may be empty.
-        pooled: of a probe over a sequence, those of one row for each text, by how it is made; may be empty.
+        pooled: of other features of the same rows, by name; may be empty.
         residual: after the nuisance columns were regressed out; may be empty.
     """
 
@@ -63,14 +63,15 @@ def fit_sets(
     noise = options.random_init
     if noise is not None:
         noise = random_init_activations(noise, acts.task, first, places, options)
-    parts = 1 + (noise is not None) + options.of_sequences + bool(options.nuisance)
-    done = ticker(options.on_progress, len(places) * parts)
     features = [each.requests[0].features for each in sets]
+    others = other_features(features, options)
+    parts = 1 + (noise is not None) + any(others) + bool(options.nuisance)
+    done = ticker(options.on_progress, len(places) * parts)
     if fit_elsewhere is not None:
         own = fit_elsewhere(acts, options, sets, places, done)
     else:
         own = fit_places(features, plans, places, done, _on_pass(options))
-    pooled = fit_pooled(features, plans, places, options, done) if options.of_sequences else [{}] * len(sets)
+    pooled = fit_pooled(others, plans, places, options, done)
     random: list[Fitted] = [{}] * len(sets)
     if noise is not None:
         noisy = [of_rows(noise, each.requests[0].rows) for each in sets]

@@ -23,7 +23,7 @@ from probekit.evaluation.by_position.train import GridPlan, expand_positions, fi
 from probekit.evaluation.compare.baselines import Baseline, embedding_baseline
 from probekit.evaluation.compare.layers import compare_layers
 from probekit.evaluation.compare.lead import lead, optimism, paired_difference
-from probekit.evaluation.compare.sequence import against_pooled, pooled_results
+from probekit.evaluation.compare.same_rows import against_pooled, pooled_results
 from probekit.evaluation.curve import Fitted, FittedPlace, announcer, ticker
 from probekit.evaluation.fits.choose import layers_by_round
 from probekit.evaluation.fits.protocol import Protocol

@@ -11,6 +11,7 @@ from probekit.charts.curves import Curve, validation_values
 from probekit.charts.palette import GREEN, GREY, RED, short
 from probekit.charts.references import CONTROL, POOLED, RANDOM
 from probekit.evaluation.results.data import BaselineResult, LayerResult
+from probekit.evaluation.results.wording import features_name
 from probekit.plots.margin import is_narrow
 from probekit.plots.style import PLAIN, SMALL, inches
 
@@ -60,7 +61,9 @@ def _others(curve: Curve) -> Iterator[Row]:
         yield Row(RANDOM, *_score(layer, results.headline), GREEN if curve.is_alone else curve.color)
     for how, layers in results.pooled.items():
         for layer in layers:
-            yield Row(f"{how} token", *_score(layer, results.headline), POOLED[how] if curve.is_alone else curve.color)
+            yield Row(
+                features_name(how), *_score(layer, results.headline), POOLED[how] if curve.is_alone else curve.color
+            )
     for baseline in results.baselines:
         if results.headline in baseline.metrics["test"]:
             yield Row(short(baseline.name, NAME), *_score(baseline, results.headline), GREY)

@@ -172,7 +172,8 @@ def test_results_say_which_latents_were_read(tmp_path: Path) -> None:
     results.save(tmp_path / "results")
     page = pk.write_report(tmp_path / "results", tmp_path / "page.html").read_text()
     assert "latents of resid_pre 1 (sae1)" in page
-    assert f"sae1, which reads resid_pre.1; fingerprint {an_sae(1).fingerprint()}" in page
+    assert f"fingerprint {an_sae(1).fingerprint()}" in page
+    assert "sae1, which reads resid_pre.1; explains" in page
     other = pk.train_probes(some_acts().encode(an_sae(1, seed=1)), quick=True, progress=False)
     told = pk.compare([results, other]).summary()
     assert told.count("sae sae1 (") >= 2

@@ -13,7 +13,7 @@ import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from probekit.activations.activations import Activations, ActivationSet, Latents, RowsOf, _At, _EachToken
+from probekit.activations.activations import Activations, ActivationSet, Latents, RowsOf, Unencoded, _At, _EachToken
 from probekit.activations.select_rows import SelectedRows, selected_values
 from probekit.activations.store.reader import Store
 from probekit.errors import DataError
@@ -137,6 +137,8 @@ def stream_of(acts: Activations, key: PointSpec, room: int | None = None, sparse
         rows = int(source.layout.counts(reads).sum())
         inner = stream_of(source, reads) or Stream(rows, source.width(reads), lambda: iter([source._rows(reads)]))
         return replace(inner, d=acts.width(place), read=lambda: acts.encoded(place, inner.read()), room=room)
+    if isinstance(acts, Unencoded):
+        return stream_of(acts._source, acts.reads(place), room)
     if isinstance(acts, RowsOf):
         inner, rows = stream_of(acts.source, place, sparse=sparse), acts.source.layout.index(place, acts._index)
     elif isinstance(acts, _At):

@@ -161,8 +161,9 @@ class ProbeData:
         meta: JSON-able: model, task, label, point, position, probe, C (the grid), seed, n, headline, audit, versions
             and more.
         random_init: the same layers of the same architecture with random weights, numbers only; may be empty.
-        pooled: of a probe over a sequence, the same layers with one row for each text, numbers only: "mean" of the
-            tokens and "last" token; otherwise empty. `meta["pooled"]` has the paired differences on test.
+        pooled: the same layers with other features of the same rows, numbers only: of a probe over a sequence "mean"
+            of the tokens and "last" token, of latents the "activations"; otherwise empty. `meta["pooled"]` has the
+            paired differences on test.
         residual: the same layers after the columns of `nuisance` were regressed out of the activations, numbers only;
             empty if none were named. `meta["nuisance"]` has the paired differences on test.
         rows: the rows that chose and tested, with each place's scores; None in results of older versions.

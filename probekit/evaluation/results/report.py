@@ -23,12 +23,15 @@ from probekit.evaluation.results.surface_note import nuisance_note
 from probekit.evaluation.results.verdict import of_embedding, verdict
 from probekit.evaluation.results.wording import (
     decoding,
+    features_name,
     interval_text,
+    latents_read,
     metric_name,
     number_text,
     point_name,
     position_name,
     quick_note,
+    reconstruction_text,
 )
 from probekit.evaluation.scores.bootstrap import groups_note
 from probekit.evaluation.scores.permutation import permuted_texts
@@ -137,7 +140,7 @@ def _rows(data: ProbeData) -> list[list[str]]:
     random = {layer.place: layer for layer in data.random_init}
     rows = [_row(data, _layer_name(data, layer), layer, random.get(layer.place)) for layer in data.layers]
     for how, layers in data.pooled.items():
-        header.append(f"{how} token")
+        header.append(features_name(how))
         rows = [
             [*row, number_text(layer.metrics["test"].get(data.headline))]
             for row, layer in zip(rows, layers, strict=True)
@@ -216,7 +219,8 @@ def every_note(data: ProbeData) -> list[Note]:
         ("quote", ALWAYS, _quote_note),
         ("nuisance", ALWAYS, nuisance_note),
         ("baselines", ALWAYS, _lead_note),
-        ("mean and last token", ALWAYS, _pooled_note),
+        ("other features", ALWAYS, _pooled_note),
+        ("autoencoder", ALWAYS, _reconstruction_note),
         ("groups", ALWAYS, _groups_note),
         ("convergence", MOSTLY, _convergence_note),
         ("audit", MOSTLY, _audit_note),
@@ -285,13 +289,23 @@ def _few_negatives_note(data: ProbeData) -> str:
 
 
 def _pooled_note(data: ProbeData) -> str:
-    """How far a probe over a sequence is ahead of the probes of one row for each text."""
-    parts = []
+    """How far the probe is ahead of probes of other features of the same rows."""
+    parts, latents = [], latents_read(data.meta)
     for how, each in (data.meta.get("pooled") or {}).items():
         within = "" if each["interval"] is None else ", 95% interval [{:+z.3f}, {:+z.3f}]".format(*each["interval"])
-        at = "" if each["place"] is None else f" at {each['place']}"
-        parts.append(f"{each['over']:+z.3f} over the {how}-token probe{at} ({each['value']:.3f}){within}")
+        place = each["place"] and latents.get(each["place"], {}).get("of", each["place"])
+        at = "" if place is None else f" at {place}"
+        other = "probe of the activations" if how == "activations" else f"{how}-token probe"
+        parts.append(f"{each['over']:+z.3f} over the {other}{at} ({each['value']:.3f}){within}")
     return f"Same rows, paired on test: {'; '.join(parts)}." if parts else ""
+
+
+def _reconstruction_note(data: ProbeData) -> str:
+    """What the autoencoders keep of the activations: of the selected place, or of the first."""
+    latents, quoted = latents_read(data.meta), data.quoted
+    place = data.layers[0].place if quoted is None or quoted.layer is None else quoted.layer.place
+    text = reconstruction_text(latents.get(place, {}))
+    return f"The autoencoder of {latents[place]['of']} {text}." if text else ""
 
 
 def _convergence_note(data: ProbeData) -> str:

@@ -12,6 +12,7 @@ from probekit.evaluation.results.data import (
     TransferData,
 )
 from probekit.evaluation.results.verdict import chance_of
+from probekit.evaluation.results.wording import features_name
 from probekit.points import Place, depth_of
 from probekit.results.table import TableRow, ends_of
 
@@ -28,9 +29,10 @@ def curve_rows(data: ProbeData) -> list[TableRow]:
     """One row per probe, baseline, control task or random-weights probe, split and metric; then rows of the curve.
 
     The rows of the curve have the kinds "procedure" (the scores of nested folds), "lead" (the quoted score minus the
-    best baseline's, whose name they have), "lead over pooled" (of a probe over a sequence: minus that of the mean or
-    the last token), "change without nuisance" (of each place, after the columns were regressed out) and "curve" (the
-    p-value of the best of all layers, which pays for the choice; it has no value).
+    best baseline's, whose name they have), "lead over pooled" (minus that of other features of the same rows: the mean
+    or the last token, or the activations that latents are of), "change without nuisance" (of each place, after the
+    columns were regressed out) and "curve" (the p-value of the best of all layers, which pays for the choice; it has no
+    value).
     """
     rows = [row for layer in data.layers for row in (*_scores(data, "probe", layer), *_of_layer(data, layer))]
     for baseline in data.baselines:
@@ -39,7 +41,7 @@ def curve_rows(data: ProbeData) -> list[TableRow]:
     for kind, layers in (("random-init", data.random_init), ("residual", data.residual)):
         rows += [row for layer in layers for row in _scores(data, kind, layer)]
     for how, layers in data.pooled.items():
-        rows += [{**row, "name": f"{how} token"} for layer in layers for row in _scores(data, "pooled", layer)]
+        rows += [{**row, "name": features_name(how)} for layer in layers for row in _scores(data, "pooled", layer)]
     about = about_curve(data.meta)
     return [{**about, **row} for row in (*rows, *_changes(data), *_of_curve(data))]
 
@@ -146,7 +148,7 @@ def _of_curve(data: ProbeData) -> list[dict[str, Any]]:
         rows.append({**own, **ends_of(without["interval"])})
     compared = [("lead", lead["baseline"], lead)] if (lead := data.meta.get("lead")) is not None else []
     pooled = data.meta.get("pooled") or {}
-    compared += [("lead over pooled", f"{how} token", each) for how, each in pooled.items()]
+    compared += [("lead over pooled", features_name(how), each) for how, each in pooled.items()]
     for kind, name, each in compared:
         own = {"kind": kind, "name": name, "metric": data.headline, "value": each["over"]}
         rows.append({**own, **ends_of(each["interval"])})

@@ -71,6 +71,11 @@ def reconstruction_text(latents: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
+def features_name(how: str) -> str:
+    """Other features of the same rows, for a reader: "mean" -> "mean token", "activations" -> "activations"."""
+    return f"{how} token" if how in ("mean", "last") else how
+
+
 def position_name(position: object) -> str:
     """The token that is read: "last" -> "last token"."""
     name = str(position)

@@ -9,7 +9,7 @@ from typing import Any
 from probekit.activations import Store, load_activations
 from probekit.errors import ProbekitError
 from probekit.evaluation import ProbeCurves, ProbeResults
-from probekit.evaluation.results.wording import latents_read
+from probekit.evaluation.results.wording import latents_read, reconstruction_text
 from probekit.options import ExtractOptions, ModelOptions, TaskOptions
 from probekit.options.generate import ContinuationOptions
 from probekit.options.question import words_of
@@ -80,10 +80,9 @@ def _facts(run: ReportRun, meta: Mapping[str, Any]) -> list[tuple[str, str]]:
     pairs += [("Store", str(run.store.path))] if run.store is not None else []
     pairs += [("Model", str(meta["model"]))] + [("Task", str(meta[key])) for key in ("task",) if meta.get(key)]
     pairs += [(name, _plain(read[key])) for key, name in NAMES.items() if key in read]
-    pairs += [
-        (f"Autoencoder of {place}", f"{one['sae']}, which reads {one['of']}; fingerprint {one['fingerprint']}")
-        for place, one in latents_read(meta).items()
-    ]
+    for place, one in latents_read(meta).items():
+        said = (f"{one['sae']}, which reads {one['of']}", reconstruction_text(one), f"fingerprint {one['fingerprint']}")
+        pairs.append((f"Autoencoder of {place}", "; ".join(filter(None, said))))
     if run.store is not None and run.store.meta.get("created"):
         pairs.append(("Store made", str(run.store.meta["created"])))
     if meta.get("C"):
