@@ -21,6 +21,7 @@ from probekit.errors import DataError
 from probekit.evaluation.by_head.train import expand_heads
 from probekit.evaluation.by_position.train import GridPlan, expand_positions, fit_grids, grid_results, plan_grid
 from probekit.evaluation.compare.baselines import Baseline, embedding_baseline
+from probekit.evaluation.compare.best_latents import best_latents
 from probekit.evaluation.compare.layers import compare_layers
 from probekit.evaluation.compare.lead import lead, optimism, paired_difference
 from probekit.evaluation.compare.same_rows import against_pooled, pooled_results
@@ -186,6 +187,9 @@ def curve_results(label_set: LabelSetPlan, request: Request, fits: SetFits, opti
         spread=_spread(layers, request, plan, options),
         residual=_numbers(left),
     )
+    best, protocol = results.selected, plan.grid.protocol
+    if best is not None and base_name(best.point) == LATENTS and plan.grid.n_classes and protocol.folds is None:
+        meta["best_latents"] = best_latents(request.features, Place(best.point, best.layer), plan)
     quoted, meta["procedure"] = _quoted(results, fitted, plan)
     if left and quoted is not None and results.procedure is not None:  # no place of the curve may be quoted
         residual = ProbeResults([place.result for place in left], [], {"headline": plan.headline})

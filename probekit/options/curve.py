@@ -1,6 +1,7 @@
 """Which probe is fitted to which label, and where: the options that `train_probes` and `transfer` share."""
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ SEQUENCE_NAMES = ("attention",)
 AGGREGATES = ("mean", "max", "rolling-max", "ema-max", "top-k", "softmax", "last")
 WITHOUT_C = ("lda", "mean-diff", "mlp")  # those whose `has_C` is False
 _NAME = name_of("probe", PROBE_NAMES)
+_K_SPARSE = re.compile(r"k-sparse-([1-9][0-9]{0,6})")
 
 
 def _rising(_: str, C: float | Iterable[float]) -> tuple[float, ...]:
@@ -38,9 +40,15 @@ def checked_probe(_: str, probe: Any) -> Any:
     if isinstance(probe, dict) and "," in str(probe.get("name")):
         raise UsageError(f"several probes take no parameters, got {dict(probe)!a:.80}; name one probe")
     for name in map(name_in, probe if isinstance(probe, tuple) else (probe,)):
-        if isinstance(name, str):
+        if isinstance(name, str) and k_in(name) is None:
             _NAME.check("probe", name)
     return probe
+
+
+def k_in(name: Any) -> int | None:
+    """The number of features in the name of a probe: 4 of "k-sparse-4"; None in other names."""
+    found = _K_SPARSE.fullmatch(name) if isinstance(name, str) else None
+    return None if found is None else int(found[1])
 
 
 def name_in(probe: Any) -> Any:

@@ -14,6 +14,7 @@ from probekit.options.curve import (
     CurveOptions,
     check_strengths_of,
     checked_probe,
+    k_in,
     name_in,
 )
 from probekit.options.engine import ClusterOptions, PartsOptions
@@ -65,9 +66,21 @@ def is_of_sequences(probe: Any) -> bool:
 
 
 def _probes(text: str) -> str | tuple[str, ...]:
-    """`"logistic"` as it is; `"logistic, mean-diff"` -> `("logistic", "mean-diff")`, each once."""
-    several = tuple(dict.fromkeys(names(text)))
+    """`"logistic"` as it is; `"logistic, mean-diff"` -> `("logistic", "mean-diff")`, each once.
+
+    `"k-sparse-1..512"` is k-sparse-1, k-sparse-2, k-sparse-4 and so on to k-sparse-512.
+    """
+    several = tuple(dict.fromkeys(one for name in names(text) for one in _doubled(name)))
     return several if len(several) > 1 else "".join(several) or text
+
+
+def _doubled(name: str) -> list[str]:
+    """`"k-sparse-1..4"` -> `["k-sparse-1", "k-sparse-2", "k-sparse-4"]`; another name as it is."""
+    first, dots, last = name.partition("..")
+    low, high = k_in(first), k_in(f"k-sparse-{last}")
+    if not dots or low is None or high is None:
+        return [name]
+    return [f"k-sparse-{low * 2**i}" for i in range(high.bit_length()) if low * 2**i <= high]
 
 
 def _several_probes(_: str, given: Any) -> tuple[Any, ...]:
@@ -104,6 +117,11 @@ class ProbeOptions(CurveOptions, heading=CHECKS):
         f"{', '.join(PROBE_NAMES[:-1])} or {PROBE_NAMES[-1]}; on the command line also several with commas.  "
         "[default: logistic; ridge where labels are numbers]",
         kind=Kind(checked_probe, _probes, "NAME"),
+        notes="k-sparse-4 uses the 4 best features, k-sparse alone 16. On the command line k-sparse-1..512 is 1, 2, 4 "
+        "and so on to 512 features, a curve each: the picture is of score by k, and validation chooses k. In Python "
+        "also a probe class, an instance, or any scikit-learn classifier or regressor, which is cloned for each fit, "
+        "has no certificate and is not saved. An instance keeps its parameters; a C other than the default is then the "
+        "only one tried.",
     )
     on_bad_row: OnBadRow = like(TaskOptions, "on_bad_row", "What to do with texts without the token to read.")
     aggregate: str | None = option(

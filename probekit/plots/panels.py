@@ -11,9 +11,11 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from probekit.charts.by_k import k_chart
 from probekit.charts.curves import BAND, POINTWISE, metric_of
 from probekit.charts.lines import Limits
 from probekit.charts.palette import short
+from probekit.evaluation.results.by_k import curves_by_k
 from probekit.evaluation.results.coordinates import coordinates, shown_coordinates, within_text
 from probekit.evaluation.results.data import ProbeData
 from probekit.evaluation.results.wording import decoding
@@ -22,6 +24,7 @@ from probekit.options.option import keywords
 from probekit.options.picture import PictureOptions
 from probekit.plots.curve import draw_panel, panel_limits, plot_accuracy_by_layer
 from probekit.plots.headings import write_under
+from probekit.plots.lines import draw_chart
 from probekit.plots.style import new_figure, shown_figure, write_figure, write_figure_title
 from probekit.text import printable
 
@@ -123,6 +126,8 @@ def _columns(curves: Sequence[ProbeData], width: float | None) -> int:
 
 
 def _size(curves: Sequence[ProbeData], given: float | None) -> tuple[float, float]:
+    if curves_by_k(curves):
+        return PANEL_SIZE
     columns, panels = _columns(curves, given), panels_of(curves)
     width, height = SMALL_PANEL if _is_grid(curves) else PANEL_SIZE
     height += LEGEND_ROW * max(0, max(map(len, panels)) - FEW)
@@ -130,6 +135,9 @@ def _size(curves: Sequence[ProbeData], given: float | None) -> tuple[float, floa
 
 
 def _draw(curves: Sequence[ProbeData], figure: Figure, title: str | None) -> None:
+    if by_k := curves_by_k(curves):
+        draw_chart(k_chart(by_k), figure.subplots(), title)
+        return
     panels, columns = _panels(curves), _columns(curves, figure.get_figwidth())
     if title is None and _is_grid(curves):
         title = decoding({key: short(curves[0].meta[key]) for key in ("model", "task")}, metric_of(curves[0]))

@@ -6,6 +6,7 @@ from typing import Any
 from probekit.errors import UsageError, nearest
 from probekit.files.hub import is_address
 from probekit.options.check import check_path
+from probekit.options.curve import k_in
 from probekit.probes.base import Probe
 from probekit.probes.estimator import EstimatorClassifier, EstimatorProbe, EstimatorRegressor
 from probekit.probes.files import read_probe
@@ -89,19 +90,23 @@ def find_probe(given: Any, n_classes: int, label: str = "the label", aggregate: 
 
 
 def probe_name(probe: Probe) -> str:
-    """The probe's name ("k-sparse"), or its call if a parameter is not the default ("KSparseProbe(k=4)")."""
+    """The probe's name ("k-sparse-4"), or its call if a parameter is not the default ("LogisticProbe(C=4)")."""
     if isinstance(probe, AggregateProbe):
         return f"{probe.aggregate}-over-tokens-{probe.probe}"
     every = PROBES | REGRESSORS | SEQUENCE_PROBES
     names = {kind: name for name, kind in every.items()} | {kind: name for name, kind in PROBES.items()}
     if type(probe) in names and probe.get_params() == type(probe)().get_params():
         return names[type(probe)]
+    if isinstance(probe, KSparseProbe) and probe.get_params() == KSparseProbe(k=probe.k).get_params():
+        return f"k-sparse-{probe.k}"
     shown = probe.estimator if isinstance(probe, EstimatorProbe) else probe
     return " ".join(ascii(shown).split())
 
 
 def _instance(given: Any, n_classes: int) -> Probe:
     if isinstance(given, str):  # "ridge" names two, and the labels decide
+        if (k := k_in(given)) is not None:
+            return KSparseProbe(k=k)
         first, second = (PROBES, REGRESSORS) if n_classes else (REGRESSORS, PROBES)
         kind = first.get(given, second.get(given, SEQUENCE_PROBES.get(given)))
         if kind is None:

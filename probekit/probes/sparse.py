@@ -37,8 +37,8 @@ def rank_neurons(X: Any, y: Any, method: str = "mean-difference") -> Ranking:
     """Rank the features [N, D] by how much each says about the labels [N].
 
     Args:
-        X: features [N, D].
-        y: labels [N].
+        X: features [N, D], or a `Stream` of them.
+        y: labels [N]; of a stream 0..C-1, of which each occurs.
         method: "mean-difference" scores |mean of the class - mean of the rest| in standard deviations of the
             feature, the largest over classes. "elastic-net" fits each class against the rest by least squares on
             all features together, and scores the largest penalty at which a feature has a weight: 1 for the first to
@@ -48,6 +48,8 @@ def rank_neurons(X: Any, y: Any, method: str = "mean-difference") -> Ranking:
         UsageError: an unknown method.
         ValueError: NaN or infinity, shapes that do not agree, one class only.
     """
+    if isinstance(X, Stream):
+        return _rank(X, Labels(np.asarray(y), int(np.max(y)) + 1), method)
     X, labels = ClassifierProbe()._checked(X, y)
     return _rank(torch.from_numpy(X), Labels(labels, int(labels.max()) + 1), method)
 
@@ -104,7 +106,9 @@ class KSparseProbe(WithProbabilities, LinearProbe):
         for probe in probes:
             check_strength("C", probe.C, without_penalty=False)
         neurons = _rank(X, labels, self.method).neurons[: check_whole("k", self.k)]
-        of_best = LogisticProbe().fit_many(_columns(X, neurons), every_problem([labels], [probe.C for probe in probes]))
+        of_best = LogisticProbe().fit_many(
+            feature_columns(X, neurons), every_problem([labels], [probe.C for probe in probes])
+        )
         for probe, logistic in zip(probes, of_best, strict=True):
             for name in ("converged_", "n_iter_", *self.FACTS):
                 setattr(probe, name, getattr(logistic, name))
@@ -144,7 +148,7 @@ def _rank(X: Tensor | Stream, labels: Labels, method: str) -> Ranking:
     return Ranking(order, entered[order])
 
 
-def _columns(X: Tensor | Stream, columns: np.ndarray) -> Tensor:
+def feature_columns(X: Tensor | Stream, columns: np.ndarray) -> Tensor:
     """Some of the features of all rows, in the order of the labels: float64 [N, k]."""
     which = torch.from_numpy(columns)
     if isinstance(X, Tensor):

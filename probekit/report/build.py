@@ -33,6 +33,7 @@ from probekit.report.sections.causal import causal_section
 from probekit.report.sections.controls import controls_section
 from probekit.report.sections.curve import curve_section, table_section, together_section
 from probekit.report.sections.grids import positions_section, transfer_section
+from probekit.report.sections.latents import latents_section
 from probekit.report.sections.provenance import provenance_section
 from probekit.report.sections.scores import confusion_section, scores_section
 from probekit.report.sections.summary import summary_section
@@ -168,7 +169,8 @@ def _sections(run: ReportRun, options: ReportOptions, parts: Steps) -> list[Sect
     if isinstance(data, ProbeResults):
         causal = [(name, one.data) for name, one in zip(names_of_causal(run), run.causal.values(), strict=True)]
         found = [summary_section(data, causal), curve_section(data), table_section(data)]
-        found += [confusion_section(data), scores_section(data), controls_section(data)]
+        found += [latents_section(data, run.store), confusion_section(data), scores_section(data)]
+        found.append(controls_section(data))
         found += [causal_section(one, number, name) for number, (name, one) in enumerate(causal)]
         found.append(tokens_of_run(data, run.store, options, parts))
     elif isinstance(data, PositionResults):

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from probekit.evaluation.results.by_k import chosen_k, curves_by_k
 from probekit.evaluation.results.cautions import cautions
 from probekit.evaluation.results.coordinates import (
     HasMeta,
@@ -12,6 +13,7 @@ from probekit.evaluation.results.coordinates import (
 )
 from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.evaluation.results.quote import quote_line, quote_of_curves
+from probekit.evaluation.results.report import latents_note, pooled_note, reconstruction_note
 from probekit.evaluation.results.verdict import chance_of, of_embedding, verdict
 from probekit.evaluation.results.wording import interval_text, metric_name, number_text, position_name, quick_note
 from probekit.evaluation.scores.bootstrap import groups_note
@@ -51,7 +53,7 @@ def curves_notes(curves: Sequence[ProbeData]) -> list[str]:
     """What to quote, the cautions, what did not converge, and what the audits found; each said once."""
     most = max(curves, key=lambda curve: len(curve.meta.get("left_out") or []))  # some have less to leave out
     names = [", ".join(key) for key in curve_keys(curves)]
-    notes = [*quick_note(most.meta), quote_line(quote_of_curves(curves)), *_verdicts(curves, names)]
+    notes = [*quick_note(most.meta), quote_line(quote_of_curves(curves)), *k_notes(curves), *_verdicts(curves, names)]
     if any(curve.quoted is None for curve in curves):
         notes.append("Lowest and highest are over all layers, on test.")
     notes += within_notes(curves, "curve")
@@ -63,6 +65,20 @@ def curves_notes(curves: Sequence[ProbeData]) -> list[str]:
     notes += [f"Not converged: {listed(late)}; a smaller C helps."] if late else []
     findings = [(curve.meta.get("audit") or {}).get("findings", []) for curve in curves]
     return notes + told_once("Audit", findings, curves, most=3)
+
+
+def k_notes(curves: Sequence[ProbeData]) -> list[str]:
+    """How many features validation chooses, and how they do next to other features of the same rows."""
+    by_k = curves_by_k(curves)
+    k = chosen_k(by_k)
+    if k is None:
+        return []
+    quoted = by_k[k].quoted
+    assert quoted is not None
+    at = "" if quoted.layer is None else f" at {quoted.layer.place}"
+    scored = f"{number_text(quoted.value)} {interval_text(quoted.interval)}".strip()
+    first = f"k = {k} is chosen on validation{at}: test {metric_name(by_k[k].headline)} {scored}."
+    return [first, *filter(None, (note(by_k[k]) for note in (pooled_note, latents_note, reconstruction_note)))]
 
 
 def told_once(

@@ -220,6 +220,21 @@ class _Reading(TypedDict, total=False):
     places: list[tuple[PointName, Layer | None]] | None
 
 
+class BestLatent(TypedDict):
+    """A latent, how well it does alone on test, and where it is strongest."""
+
+    latent: Count
+    score: float
+    interval: list[float] | None
+    active: Share
+    rows: list[tuple[str, float]]
+
+
+class _BestLatents(TypedDict):
+    place: str
+    latents: list[BestLatent]
+
+
 class ActivationsRecord(TypedDict, total=False):
     """The activations that were probed."""
 
@@ -319,6 +334,7 @@ class _CurveMeta(RunMeta, total=False):
     activations: ActivationsRecord
     nuisance: _NuisanceRecord
     pooled: dict[str, _OverPooled]
+    best_latents: _BestLatents
     procedure: _Procedure | None
     lead: _Lead | None
     optimism: _Optimism | None

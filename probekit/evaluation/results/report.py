@@ -40,6 +40,7 @@ from probekit.tables import TableReport, html_page, html_table, text_table, with
 from probekit.text import counted, printable
 
 MOST_NOTES = 6
+LATENTS_NAMED = 5
 MOST_NAMED = 8  # layers in one footnote
 ALWAYS, MOSTLY, AT_LENGTH = 1, 2, 3
 """The ranks of notes: what may change the reader's conclusion, what qualifies it, and what only adds to it."""
@@ -219,8 +220,9 @@ def every_note(data: ProbeData) -> list[Note]:
         ("quote", ALWAYS, _quote_note),
         ("nuisance", ALWAYS, nuisance_note),
         ("baselines", ALWAYS, _lead_note),
-        ("other features", ALWAYS, _pooled_note),
-        ("autoencoder", ALWAYS, _reconstruction_note),
+        ("other features", ALWAYS, pooled_note),
+        ("autoencoder", ALWAYS, reconstruction_note),
+        ("best latents", ALWAYS, latents_note),
         ("groups", ALWAYS, _groups_note),
         ("convergence", MOSTLY, _convergence_note),
         ("audit", MOSTLY, _audit_note),
@@ -288,7 +290,7 @@ def _few_negatives_note(data: ProbeData) -> str:
     return f"No TPR at {rates['fpr']:.0%} FPR: with {rows} of the first class, the lowest FPR is {rates['least']:.1%}."
 
 
-def _pooled_note(data: ProbeData) -> str:
+def pooled_note(data: ProbeData) -> str:
     """How far the probe is ahead of probes of other features of the same rows."""
     parts, latents = [], latents_read(data.meta)
     for how, each in (data.meta.get("pooled") or {}).items():
@@ -300,12 +302,19 @@ def _pooled_note(data: ProbeData) -> str:
     return f"Same rows, paired on test: {'; '.join(parts)}." if parts else ""
 
 
-def _reconstruction_note(data: ProbeData) -> str:
+def reconstruction_note(data: ProbeData) -> str:
     """What the autoencoders keep of the activations: of the selected place, or of the first."""
     latents, quoted = latents_read(data.meta), data.quoted
     place = data.layers[0].place if quoted is None or quoted.layer is None else quoted.layer.place
     text = reconstruction_text(latents.get(place, {}))
     return f"The autoencoder of {latents[place]['of']} {text}." if text else ""
+
+
+def latents_note(data: ProbeData) -> str:
+    """The latents that say most, and how well each does alone."""
+    best = data.meta.get("best_latents") or {"latents": []}
+    each = [f"{one['latent']} ({number_text(one['score'])})" for one in best["latents"][:LATENTS_NAMED]]
+    return f"Best latents of {best['place']}, each alone on test: {', '.join(each)}." if each else ""
 
 
 def _convergence_note(data: ProbeData) -> str:

@@ -65,7 +65,8 @@ def reconstruction_text(latents: Mapping[str, Any]) -> str:
     """What an autoencoder keeps: "explains 87% of the variance, adds 0.12 to a loss of 3.21 nats a token"; or ""."""
     parts = []
     if (explained := latents.get("explained")) is not None:
-        parts.append(f"explains {explained:.1%} of the variance")
+        worse = f"explains nothing: its error is {1 - explained:.3g} times the variance"
+        parts.append(f"explains {explained:.1%} of the variance" if explained >= 0 else worse)
     if (added := latents.get("loss_added")) is not None:
         parts.append(f"adds {added:.3g} to a loss of {latents['loss']:.3g} nats a token when spliced in")
     return ", ".join(parts)

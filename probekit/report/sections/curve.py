@@ -3,7 +3,10 @@
 from collections.abc import Sequence
 
 from probekit.charts.accuracy import accuracy_chart
+from probekit.charts.by_k import k_chart
 from probekit.charts.curves import metric_of, named_curves, test_value
+from probekit.evaluation.results.by_k import curves_by_k
+from probekit.evaluation.results.curves_report import k_notes
 from probekit.evaluation.results.data import ProbeData
 from probekit.evaluation.results.quote import quote_line, quote_of_curves
 from probekit.evaluation.results.report import curve_report, marks
@@ -41,7 +44,8 @@ def together_section(several: Sequence[tuple[str, ProbeData]], number: int = 0) 
     """
     metric = metric_of(several[0][1])
     curves = named_curves([data for _, data in several], [name for name, _ in several])
-    picture = lines_picture(accuracy_chart(curves, has_references=False))
+    by_k = curves_by_k([data for _, data in several])
+    picture = lines_picture(k_chart(by_k) if by_k else accuracy_chart(curves, has_references=False))
     rows = [["run", "task", "selected layer", f"test {metric}", "95% interval", "best baseline", "over it"]]
     for name, data in several:
         row = [name, str(data.meta["task"]), "", "", "", "", ""]
@@ -54,7 +58,8 @@ def together_section(several: Sequence[tuple[str, ProbeData]], number: int = 0) 
     name = "curves" if number == 0 else f"curves-{number + 1}"
     table = PageTable(without_empty_columns(rows), left=3, wraps=True)
     quotation = Lines([quote_line(quote_of_curves([data for _, data in several]))], "lead")
-    return Section(name, f"Curves by {metric}", html_of([quotation, picture, table]))
+    notes = Lines(k_notes([data for _, data in several]), "note")
+    return Section(name, f"Curves by {metric}", html_of([quotation, picture, notes, table]))
 
 
 def _numbers(data: ProbeData) -> dict[str, object]:
