@@ -19,8 +19,8 @@ from probekit.text import counted
 PointsSpec = PointSpec | Callable[[str], bool] | Iterable[PointSpec]
 ONLY_ATTENTION = "each of its layers has attention; take attn_out"  # why there is no mixer_out
 OF_AN_AUTOENCODER = (
-    "latents are those of an autoencoder, which reads activations (acts.encode(sae)); probes of them cannot be applied "
-    "to a model"
+    "latents are those of an autoencoder, which reads activations (acts.encode(sae)); give the results of train-probe "
+    "rather than a fitted probe of them"
 )
 HookFn = Callable[[Tensor, "HookPoint"], Tensor | None]
 Hooks = Iterable[tuple[PointsSpec, HookFn]] | tuple[PointsSpec, HookFn]

@@ -82,7 +82,9 @@ def score(
     results, place = find_results(*split_name(job.probe))
     from probekit.scoring.probe import probe_of
 
-    known = probe_of(results, place, options.fpr, options.base_rate)  # before the texts and the model are loaded
+    known = probe_of(
+        results, place, options.fpr, options.base_rate, options.sae
+    )  # before the texts and the model are loaded
     if job.picture is not None:
         from probekit.plots.scores import check_scores_picture
 

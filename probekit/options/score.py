@@ -70,6 +70,13 @@ class ScoreOptions(ProgressOptions, heading=CHECKS):
         "so that their own precision says little.",
         kind=RATE,
     )
+    sae: Any = option(
+        None,
+        "The autoencoder of a probe of latents.  [default: the path that the results record]",
+        notes="In Python also what `load_sae` gives. Its weights are compared with those that the probe was trained on.",
+        metavar="PATH",
+        kind=Kind(typed=str),
+    )
     any_model: bool = option(
         False,
         "Score with a model or tokenizer other than the probe's, such as a fine-tuned one.",
@@ -132,6 +139,11 @@ class MonitorOptions(Options):
     prompt: bool = option(
         False,
         "Raise alarms at tokens of the prompt too, and count them in `running`; they are scored in any case.",
+        flag=None,
+    )
+    sae: Any = option(
+        None,
+        "The autoencoder of a probe of latents, or its path.  [default: the path that the results record]",
         flag=None,
     )
     target: Any = option(None, "The class whose score is watched, by name.  [default: the second of two]", flag=None)

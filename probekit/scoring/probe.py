@@ -13,6 +13,7 @@ from probekit.options import ExtractOptions, ScoreOptions
 from probekit.options.check import is_whole
 from probekit.points import Place
 from probekit.scoring.calibrate import Calibration, calibration_of
+from probekit.scoring.encoded import applied_to_model
 from probekit.scoring.threshold import ChosenThreshold, choose_threshold
 from probekit.selections import ALL, PER_EXAMPLE
 from probekit.tasks.base import Task
@@ -57,9 +58,13 @@ class ScoringProbe:
 
 
 def probe_of(
-    results: ProbeData, place: str | None, fpr: float | None = None, base_rate: float | None = None
+    results: ProbeData,
+    place: str | None,
+    fpr: float | None = None,
+    base_rate: float | None = None,
+    sae: Any = None,
 ) -> ScoringProbe:
-    """The probe of a place of results; None is the place that validation chose.
+    """The probe of a place of results; None is the place that validation chose. `sae` is as in `ScoreOptions`.
 
     Raises:
         UsageError: no such place; none that was chosen; a rate that validation cannot hold.
@@ -82,12 +87,11 @@ def probe_of(
         )
     spread = results.spread if results.spread is not None and results.spread.place == layer.place else None
     joined = reading.get("places")
+    probe, read = applied_to_model(results, layer.place, layer.probe, sae)
     return ScoringProbe(
-        probe=layer.probe,
+        probe=probe,
         place=layer.place,
-        places=[Place(layer.point, layer.layer)]
-        if joined is None
-        else [Place(point, number) for point, number in joined],
+        places=[Place.of(read)] if joined is None else [Place(point, number) for point, number in joined],
         selection=selection,
         each_token=bool(reading.get("each_token", selection == ALL and not layer.probe.of_sequences)),
         classes=list(meta["classes"]),

@@ -133,7 +133,7 @@ def plan_scoring(results: ProbeData, model: LanguageModel, task: Task, options: 
     Raises:
         As `ProbeResults.score`.
     """
-    probe = probe_of(results, options.place, options.fpr, options.base_rate)
+    probe = probe_of(results, options.place, options.fpr, options.base_rate, options.sae)
     if not len(task):
         raise DataError("expected one text or more, got none")
     notes = [*compare_models(probe, model, options, has_texts(task)), *_check_kind(probe, task, options)]

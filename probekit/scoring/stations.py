@@ -25,6 +25,7 @@ from probekit.points import Place
 from probekit.probes import Probe
 from probekit.probes.scikit_learn import check_is_fitted
 from probekit.scoring.calibrate import calibrated, calibration_of
+from probekit.scoring.encoded import applied_to_model
 from probekit.scoring.probe import model_differences, result_at
 from probekit.scoring.running import TokenRule, token_rule
 from probekit.scoring.threshold import choose_threshold
@@ -85,9 +86,10 @@ def _watched(model: LanguageModel, name: str | None, given: Any, options: Monito
             "ProbeResults.load or load_probe"
         )
     check_is_fitted(given)
-    at = Place.of(place)
-    name = str(at) if name is None else name
-    rows, own = (None, str(at)) if results is None else (results.rows, str(at))
+    rows, own = (None, str(Place.of(place))) if results is None else (results.rows, str(Place.of(place)))
+    name = own if name is None else name
+    given, read = (given, own) if results is None else applied_to_model(results, own, given, options.sae)
+    at = Place.of(read)
     rule = token_rule(given, options.target)
     calibration = calibration_of(rows, own, given.log_odds) if rule.sign else None
     edited = None if results is None or options.any_model else results.meta.get("activations", {}).get("edited")
