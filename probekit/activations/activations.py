@@ -29,7 +29,14 @@ from probekit.errors import DataError, UsageError
 from probekit.latents.config import plain_name
 from probekit.latents.reconstruction import explained_variance
 from probekit.latents.sae import Sae
-from probekit.latents.sparse import COPIES_OF_SPARSE, SPARSE_BYTES, at_once, check_latents, encoded_sparse
+from probekit.latents.sparse import (
+    COPIES_OF_SPARSE,
+    SPARSE_BYTES,
+    at_once,
+    check_latents,
+    dead_latents,
+    encoded_sparse,
+)
 from probekit.options.check import check_among, is_whole
 from probekit.options.task import OnBadRow
 from probekit.points import (
@@ -683,6 +690,8 @@ class Latents(_View):
         del blocks
         every = np.concatenate(numbers)
         joined = joined if (np.diff(every) > 0).all() else joined[np.argsort(every)]
+        if not joined.nnz and len(every):
+            raise dead_latents(self._of[place].name)
         self._last = (place, joined) if n_bytes <= REMEMBERED_BYTES else None
         return joined
 
@@ -708,6 +717,8 @@ class Latents(_View):
                 found = block.new_empty(len(rows), block.shape[1])
             found[start : start + len(block)] = block
             start += len(block)
+        if start and not bool(found.any()):
+            raise dead_latents(self._of[place].name)
         return found if start else torch.zeros(0, self.width(place))
 
     def _n_bytes(self) -> int:
@@ -744,6 +755,17 @@ def before_encoding(acts: Activations) -> Activations | None:
     if source is None or isinstance(acts, RowsOf):
         return None if source is None else RowsOf(source, acts._index)
     return _At(source, *acts.made_with) if isinstance(acts, _At) else _EachToken(source)
+
+
+def sae_of(acts: Activations, place: Place) -> Sae:
+    """The autoencoder of latents.
+
+    Raises:
+        UsageError: their latents were kept, and it is not known itself.
+    """
+    while not isinstance(acts, Latents):
+        acts = acts.source if isinstance(acts, RowsOf) else acts._source  # pyright: ignore[reportAttributeAccessIssue]
+    return acts.saes[[*acts].index(place)]
 
 
 def _measured(source: Activations, sae: Sae, reads: Place) -> dict[str, Any]:

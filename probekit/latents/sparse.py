@@ -48,3 +48,11 @@ def check_latents(name: str, latents: csr_array, id_of: Callable[[int], str]) ->
             f"latents of {name!a:.200} hold NaN or infinity, as in example {id_of(row)!a}; check the activations, "
             "or extract them again in float32"
         )
+
+
+def dead_latents(name: str) -> DataError:
+    """The error for an autoencoder none of whose latents is alive on these activations."""
+    return DataError(
+        f"every latent of {name!a:.200} is 0 on all rows: dead, or of another layer or model; check what it was "
+        "trained on, and its normalisation (scale=)"
+    )

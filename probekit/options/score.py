@@ -73,7 +73,7 @@ class ScoreOptions(ProgressOptions, heading=CHECKS):
     sae: Any = option(
         None,
         "The autoencoder of a probe of latents.  [default: the path that the results record]",
-        notes="In Python also what `load_sae` gives. Its weights are compared with those that the probe was trained on.",
+        notes="In Python also what `load_sae` gives. Its weights are compared with those of the probe's training.",
         metavar="PATH",
         kind=Kind(typed=str),
     )

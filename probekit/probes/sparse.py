@@ -49,21 +49,21 @@ def rank_neurons(X: Any, y: Any, method: str = "mean-difference") -> Ranking:
         ValueError: NaN or infinity, shapes that do not agree, one class only.
     """
     if isinstance(X, Stream):
-        return _rank(X, Labels(np.asarray(y), int(np.max(y)) + 1), method)
+        return _rank(X, Labels(np.asarray(y), int(np.max(y)) + 1), method)[0]
     X, labels = ClassifierProbe()._checked(X, y)
-    return _rank(torch.from_numpy(X), Labels(labels, int(labels.max()) + 1), method)
+    return _rank(torch.from_numpy(X), Labels(labels, int(labels.max()) + 1), method)[0]
 
 
 class KSparseProbe(WithProbabilities, LinearProbe):
     """Logistic regression on the k best features; every other weight is 0.
 
     Args:
-        k: features to use; all of them if there are fewer.
+        k: features to use; all that vary if these are fewer.
         C: inverse strength of the regularisation, as in `LogisticProbe`.
         method: how to rank; see `rank_neurons`.
 
     Attributes:
-        neurons_: int64 [k], the features used, best first.
+        neurons_: int64 [k] or fewer, the features used, best first.
     """
 
     has_C = certified = fits_in_threads = True
@@ -105,7 +105,8 @@ class KSparseProbe(WithProbabilities, LinearProbe):
         """Fit probes that differ in C alone."""
         for probe in probes:
             check_strength("C", probe.C, without_penalty=False)
-        neurons = _rank(X, labels, self.method).neurons[: check_whole("k", self.k)]
+        ranking, varying = _rank(X, labels, self.method)
+        neurons = ranking.neurons[: min(check_whole("k", self.k), varying or self.k)]
         of_best = LogisticProbe().fit_many(
             feature_columns(X, neurons), every_problem([labels], [probe.C for probe in probes])
         )
@@ -127,25 +128,27 @@ class KSparseProbe(WithProbabilities, LinearProbe):
             raise ValueError("weights for features that the probe does not use")
 
 
-def _rank(X: Tensor | Stream, labels: Labels, method: str) -> Ranking:
+def _rank(X: Tensor | Stream, labels: Labels, method: str) -> tuple[Ranking, int]:
+    """The ranking, and how many features vary: the others come last."""
     if method not in METHODS:
         raise UsageError(f"unknown method {method!a}; {nearest(str(method), METHODS)}")
     stream = X if isinstance(X, Stream) else Stream(len(X), X.shape[1], lambda: iter([X]))
     counts, means = class_means(stream, labels.values, labels.n_classes)
     mean = counts @ means / stream.n
     scale = scale_of(squares_around(stream, mean) / stream.n, mean, stream.n)
+    varying = int(np.isfinite(scale).sum())
     own = slice(1, None) if labels.n_classes == 2 else slice(None)  # for two classes, one target is enough
     share = counts[own] / stream.n
     differences = np.abs((means[own] - mean) / (1 - share)[:, None] / scale).max(axis=0)
     if method == "mean-difference":
-        order = np.argsort(-differences, kind="stable")
-        return Ranking(order, differences[order])
+        order = np.lexsort((-differences, ~np.isfinite(scale)))
+        return Ranking(order, differences[order]), varying
     Z = (held(X) if isinstance(X, Stream) else X).double().numpy()
     Z = (Z - mean) / scale
     targets = (labels.values[:, None] == np.arange(labels.n_classes)[own]) - share
     entered = _entered(Z, targets, Z.T @ targets)
-    order = np.lexsort((-differences, -entered))
-    return Ranking(order, entered[order])
+    order = np.lexsort((-differences, -entered, ~np.isfinite(scale)))
+    return Ranking(order, entered[order]), varying
 
 
 def feature_columns(X: Tensor | Stream, columns: np.ndarray) -> Tensor:

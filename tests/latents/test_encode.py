@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 
 import probekit as pk
 from probekit.activations.activations import Activations, ActivationSet, RowsOf
-from probekit.errors import UsageError
+from probekit.errors import DataError, UsageError
 from probekit.evaluation.fits.sequences import tokens_of_texts
 from probekit.evaluation.fits.stream import stream_of
 from probekit.latents import Sae
@@ -191,3 +191,15 @@ def test_transfer_takes_latents_of_one_autoencoder() -> None:
 def test_a_model_has_no_latents() -> None:
     with pytest.raises(UnknownPoint, match=r"latents are those of an autoencoder, which reads activations \(acts.enc"):
         pk.load_model("agreement-gpt2").resolve("latents")
+
+
+def test_dead_latents_and_a_k_above_those_that_are_alive() -> None:
+    acts, sae = some_acts(), an_sae(1, activation="relu")
+    sae.b_enc[:] = -1e6
+    for probe in ("k-sparse", "logistic"):
+        with pytest.raises(DataError, match="every latent of 'sae1' is 0 on all rows: dead, or of another layer"):
+            pk.train_probes(acts.encode(sae), probe=probe, quick=True, progress=False)
+    sae.b_enc[:3] = 0
+    results = pk.train_probes(acts.encode(sae), probe="k-sparse", quick=True, progress=False)
+    assert sorted(results.layers[0].probe.neurons_) == [0, 1, 2]
+    assert "k = 16, and 3 features of latents.1 vary on train: the probe uses these." in results.summary()

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from probekit.activations import Activations, SplitMoments, Statistics
+from probekit.activations.activations import before_encoding, sae_of
 from probekit.causal.directions.directions import (
     Classes,
     Direction,
@@ -18,19 +19,23 @@ from probekit.causal.directions.directions import (
     mean_difference_direction,
     moments_of_rows,
     probe_direction,
+    unit_direction,
 )
 from probekit.causal.directions.export import export_directions
 from probekit.errors import DataError, UsageError, nearest
+from probekit.evaluation.fits.stream import features_to_fit
 from probekit.evaluation.reading import one_position
 from probekit.evaluation.results.data import ProbeData
 from probekit.interventions import Edits
 from probekit.options.check import check_among, is_whole
 from probekit.points import NamedPlaces, Place, PointSpec, places_of, spans_of
+from probekit.probes.sparse import feature_columns, rank_neurons
+from probekit.probes.stream import take_some
 from probekit.selections import Selection
 from probekit.tasks.token_labels import unlabelled_rows
 from probekit.text import kind_of, listed
 
-METHODS = ("mean-difference", "lda", "probe")
+METHODS = ("mean-difference", "lda", "probe", "latent")
 
 
 class SteeringVectors(NamedPlaces, Mapping[Place, Direction]):
@@ -110,17 +115,22 @@ def steering_vectors(
     results: ProbeData | None = None,
     point: str | None = None,
     position: str | int | None = None,
+    latent: int | None = None,
 ) -> SteeringVectors:
     """The direction from one class to another at every layer, fitted to the training rows.
 
     Args:
         acts: activations, or the sums of `extract(stats=True)`.
         label: label set; by default the task's target.
-        method: "mean-difference" (Marks and Tegmark 2023), "lda", or "probe", which needs `results`.
+        method: "mean-difference" (Marks and Tegmark 2023), "lda", "probe", which needs `results`, or "latent", for
+            latents, `acts.encode(sae)`: the decoder's direction of one latent, at the place that the autoencoder
+            writes to. It has the sign that goes from the first class to the second: that of the difference of the
+            latent's means on train.
         classes: two classes, from and to, by name or number; may be left out if there are two.
         results: trained probes of the same activations, for method "probe".
         point: short name; by default the first that was extracted.
         position: the token that is read, where several were extracted.
+        latent: number of the latent, for method "latent"; by default the one whose class means differ most.
 
     Raises:
         UsageError: an unknown label, class, method or point; a label of numbers.
@@ -131,6 +141,10 @@ def steering_vectors(
         raise UsageError(
             "method 'probe' takes the directions of trained probes: give results=train_probes(acts) with it"
         )
+    if (method == "latent") != (isinstance(acts, Activations) and before_encoding(acts) is not None) or (
+        latent is not None and method != "latent"
+    ):
+        raise UsageError("method 'latent' is for latents, and they have no other: give acts.encode(sae) with it")
     named = _named(acts)
     label = _label(acts, label)
     names = acts.label_names[label]
@@ -140,6 +154,11 @@ def steering_vectors(
     if isinstance(acts, Statistics) and position is not None:
         raise UsageError(f"statistics are of one position; leave position={position!a:.40} out")
     places = places_of(named, point, "all")[1]
+    if method == "latent":
+        assert isinstance(source, Activations)
+        found = dict(_latent_direction(source, place, label, pair, latent) for place in places)
+        about = {**named.meta, "points": list(dict.fromkeys(place.point for place in found))}
+        return SteeringVectors(found, label, (names[pair[0]], names[pair[1]]), method, about)
     if results is not None:
         places = [place for place in places if place in _probes(results, label)]
     found = {place: _direction(method, _moments(source, place, label), label, pair, results, place) for place in places}
@@ -147,6 +166,29 @@ def steering_vectors(
         raise UsageError("the results hold no probe of these places; train them at the same point")
     short = places[0][0]
     return SteeringVectors(found, label, (names[pair[0]], names[pair[1]]), method, {**named.meta, "points": [short]})
+
+
+def _latent_direction(
+    acts: Activations, place: Place, label: str, pair: Classes, latent: int | None
+) -> tuple[Place, Direction]:
+    """Where the decoder writes a latent, and its direction there."""
+    sae, unencoded = sae_of(acts, place), before_encoding(acts)
+    assert unencoded is not None
+    written = sae.cfg.place_out if sae.cfg.is_transcoder else sae.cfg.place
+    if written is None:
+        raise UsageError(f"the files of {sae.name!a:.200} do not name the point that it writes to; steer with W_dec")
+    labels = np.asarray(acts.labels[label])
+    own = np.flatnonzero((acts.splits == "train") & ~unlabelled_rows(acts.task, label) & np.isin(labels, pair))
+    X = take_some(features_to_fit(acts, place, sparse=True), own)
+    is_second = (labels[own] == pair[1]).astype(np.int64)
+    number = int(rank_neurons(X, is_second).neurons[0]) if latent is None else latent
+    if not is_whole(number) or not 0 <= number < sae.cfg.d_latents:
+        raise UsageError(f"latent is one of 0 to {sae.cfg.d_latents - 1:,}, got {latent!a:.60}")
+    values = feature_columns(X, np.array([number]))[:, 0].numpy()
+    sign = 1 if values[is_second == 1].mean() >= values[is_second == 0].mean() else -1
+    moments = _moments(unencoded, place, label)
+    vector = sign * sae.W_dec[number].double()
+    return Place(*written), unit_direction(f"latent {number}", vector, moments)
 
 
 def _direction(

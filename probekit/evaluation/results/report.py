@@ -224,6 +224,7 @@ def every_note(data: ProbeData) -> list[Note]:
         ("autoencoder", ALWAYS, reconstruction_note),
         ("best latents", ALWAYS, latents_note),
         ("groups", ALWAYS, _groups_note),
+        ("k", MOSTLY, _few_features_note),
         ("convergence", MOSTLY, _convergence_note),
         ("audit", MOSTLY, _audit_note),
         ("texts", MOSTLY, _texts_note),
@@ -315,6 +316,16 @@ def latents_note(data: ProbeData) -> str:
     best = data.meta.get("best_latents") or {"latents": []}
     each = [f"{one['latent']} ({number_text(one['score'])})" for one in best["latents"][:LATENTS_NAMED]]
     return f"Best latents of {best['place']}, each alone on test: {', '.join(each)}." if each else ""
+
+
+def _few_features_note(data: ProbeData) -> str:
+    """That fewer features vary than a k-sparse probe may use."""
+    k = ((data.meta.get("estimator") or {}).get("parameters") or {}).get("k")
+    layer = None if data.quoted is None else data.quoted.layer
+    used = getattr(layer and layer.probe, "neurons_", None)
+    if used is None or not isinstance(k, int) or k <= len(used):
+        return ""
+    return f"k = {k}, and {counted(len(used), 'feature')} of {layer.place} vary on train: the probe uses these."
 
 
 def _convergence_note(data: ProbeData) -> str:

@@ -122,7 +122,7 @@ def test_the_control_vector_leaves_out_what_llama_cpp_cannot_steer(acts, tmp_pat
         ({"label": "color", "classes": (0, 3)}, UsageError, "classes of 'color' are"),
         ({"label": "color", "classes": (1, 1)}, UsageError, "two different numbers"),
         ({"label": "weight"}, UsageError, "holds numbers, and steering goes from class to class"),
-        ({"method": "pca"}, UsageError, "method .* is one of mean-difference, lda, probe; got 'pca'"),
+        ({"method": "pca"}, UsageError, "method .* is one of mean-difference, lda, probe, latent; got 'pca'"),
         ({"method": "probe"}, UsageError, "give results=train_probes"),
         ({"method": "probe", "results": 3}, UsageError, "give results=train_probes"),
         ({"label": "color", "classes": "ab"}, UsageError, "name two, classes"),
