@@ -146,7 +146,13 @@ class Activations(NamedPlaces, Mapping[Place, Tensor]):
         """
         return SideBySide(self, [[self._known(place) for place in places]])
 
-    def encode(self, saes: Sae | Sequence[Sae] | None = None, force: bool = False, keep: bool = False) -> "Latents":
+    def encode(
+        self,
+        saes: Sae | Sequence[Sae] | None = None,
+        force: bool = False,
+        keep: bool = False,
+        progress: bool | None = None,
+    ) -> "Latents":
         """The latents of sparse autoencoders or transcoders: a place ("latents", layer) of each.
 
         A place has a row for each row that its autoencoder reads: [N, F] for F latents, [N, P, F] for several
@@ -156,6 +162,8 @@ class Activations(NamedPlaces, Mapping[Place, Tensor]):
             saes: as `load_sae` gives them, of different layers; None takes those whose latents the store keeps.
             force: go on where an autoencoder is of a model of another name.
             keep: write those that are not 0 into the store, where they stay; what is there already is not written.
+            progress: with keep, show progress on stderr: None on a terminal and in a notebook, True always, False
+                never.
 
         Raises:
             UnknownPoint: a place that an autoencoder reads was not extracted.
@@ -175,7 +183,7 @@ class Activations(NamedPlaces, Mapping[Place, Tensor]):
             return latents
         for place, sae in zip(latents, given, strict=True):
             if not latents.is_kept(place):
-                self.keep(sae, latents.reads(place), latents.about(place))
+                self.keep(sae, latents.reads(place), latents.about(place), progress)
         return Latents(self, given, force)
 
     def kept_latents(self) -> Sequence["KeptLatents"]:
