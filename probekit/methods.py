@@ -9,6 +9,7 @@ from typing import Any
 from probekit import registries
 
 _HOMES = {
+    "encode_activations": "activations.latents",
     "export_results": "export.export",
     "plot_accuracy_by_layer": "plots.curve",
     "plot_causal": "plots.causal",

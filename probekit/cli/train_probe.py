@@ -170,7 +170,7 @@ def train(
             with loading():
                 from probekit import plots  # noqa: F401  the results are drawn
                 from probekit.activations import random_init_of, record_of_labels, with_label_columns
-                from probekit.activations.activations import Latents
+                from probekit.activations.latents import Latents
                 from probekit.verbs.train_probes import train_probes
 
         store = with_label_columns(store, *kinds.names(options.label or ""), options.label)

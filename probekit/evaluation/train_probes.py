@@ -15,8 +15,9 @@ from typing import Any, cast
 import numpy as np
 from scipy.linalg import eigh
 
-from probekit.activations.activations import LATENTS, Activations
+from probekit.activations.activations import Activations
 from probekit.activations.labelled import label, with_label_columns, with_task
+from probekit.activations.latents import LATENTS
 from probekit.errors import DataError
 from probekit.evaluation.by_head.train import expand_heads
 from probekit.evaluation.by_position.train import GridPlan, expand_positions, fit_grids, grid_results, plan_grid

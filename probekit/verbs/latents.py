@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from probekit.activations.activations import Latents, check_reads
+from probekit.activations.latents import Latents, check_reads, encode_activations
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.store.reader import Store
 from probekit.causal.behaviour.reconstruction import reconstruction_loss
@@ -62,12 +62,12 @@ def keep_latents(
     Raises:
         As `Activations.encode`.
     """
-    latents = store.encode(saes, force)
+    latents = encode_activations(store, saes, force, False, progress)
     for place, sae in zip(latents, saes, strict=True):
         if not latents.is_kept(place):
             reads = latents.reads(place)
             store.keep(sae, reads, {**latents.about(place), **_loss(plan, sae, reads)}, progress)
-    return store.encode(saes, force)
+    return encode_activations(store, saes, force, False, progress)
 
 
 def latents_in_words(latents: Latents) -> list[str]:

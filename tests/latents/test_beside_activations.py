@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import probekit as pk
-from probekit.activations.activations import RowsOf, before_encoding
+from probekit.activations.activations import RowsOf
+from probekit.activations.latents import before_encoding
 from probekit.points import Place
 from tests.latents.test_encode import an_sae, some_acts
 

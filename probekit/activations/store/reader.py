@@ -15,6 +15,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from probekit.activations.activations import Activations
+from probekit.activations.latents import encoded_rows
 from probekit.activations.parts.cut import missing_parts, parts_in_words
 from probekit.activations.store.check import verify
 from probekit.activations.store.examples import read_examples
@@ -191,7 +192,7 @@ class Store(Activations):
         def shard(number: int) -> tuple[np.ndarray, csr_array]:
             record = self._records[number]
             x = read_tensor(self.path, record, str(reads), self._check)
-            return record.rows, self.encoded_rows(sae, reads, record.rows, x)
+            return record.rows, encoded_rows(self, sae, reads, record.rows, x)
 
         write_latents(self.path, self._plan.seal, sae, reads, range(len(self._records)), shard, about, progress)
 

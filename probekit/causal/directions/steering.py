@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from probekit.activations import Activations, SplitMoments, Statistics
-from probekit.activations.activations import before_encoding, sae_of
+from probekit.activations.latents import before_encoding, sae_of
 from probekit.causal.directions.directions import (
     Classes,
     Direction,

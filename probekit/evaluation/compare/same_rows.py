@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from probekit.activations.activations import Activations, before_encoding
+from probekit.activations.activations import Activations
+from probekit.activations.latents import before_encoding
 from probekit.evaluation.compare.lead import lead
 from probekit.evaluation.curve import Fitted, fit_places
 from probekit.evaluation.fits.fit_grid import fit_grid

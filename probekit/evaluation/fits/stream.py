@@ -13,7 +13,8 @@ import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from probekit.activations.activations import Activations, ActivationSet, Latents, RowsOf, Unencoded, _At, _EachToken
+from probekit.activations.activations import Activations, ActivationSet, RowsOf, _At, _EachToken
+from probekit.activations.latents import Latents, Unencoded
 from probekit.activations.select_rows import SelectedRows, selected_values
 from probekit.activations.store.reader import Store
 from probekit.errors import DataError

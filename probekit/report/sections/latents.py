@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from probekit.activations.activations import KeptLatents, latents_of
+from probekit.activations.latents import KeptLatents, latents_of
 from probekit.activations.store.reader import Store
 from probekit.evaluation.results.data import ProbeData
 from probekit.evaluation.results.wording import interval_text, latents_read, metric_name, number_text
