@@ -21,6 +21,7 @@ from probekit.activations.store.check import (
     Verification,
     cannot_be_made_again,
     is_of_labels,
+    is_of_latents,
     verify,
 )
 from probekit.activations.store.format import (
@@ -54,7 +55,8 @@ class Repaired:
         removed: numbers of the shards of an import that were removed; the same import writes them again.
         manifest: True if the manifest was written again.
         complete: True if the store can be loaded now; one that lacks rows stays unfinished.
-        left: what stays broken: statistics and joined labels, which the commands that made them make again.
+        left: what stays broken: statistics, joined labels and kept latents; the commands that made them make them
+            again.
         command: name of the command that makes such a store.
     """
 
@@ -115,7 +117,7 @@ def repair(
     written = not complete and stored_rows(found.path, plan) == plan.rows
     if written:
         write_manifest(found.path, plan)
-    left = [one for one in found.broken if one.file == STATISTICS or is_of_labels(one.file)]
+    left = [one for one in found.broken if one.file == STATISTICS or is_of_labels(one.file) or is_of_latents(one.file)]
     return Repaired(found.path, shards, removed, written, complete or written, left, found.command)
 
 

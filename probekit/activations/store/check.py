@@ -61,6 +61,11 @@ def is_of_labels(file: str) -> bool:
     return file.partition("/")[0] == LABELS
 
 
+def is_of_latents(file: str) -> bool:
+    """True for kept latents, which `extract --sae` writes again."""
+    return file.partition("/")[0] == LATENTS
+
+
 @dataclass(frozen=True)
 class Verification:
     """The result of `verify`.
@@ -108,7 +113,7 @@ class Verification:
             return AGAIN
         if all(is_of_labels(name) for name in names) and names:
             return f"remove what is broken in {str(self.path / LABELS)!a} and label again"
-        if all(name.startswith(f"{LATENTS}/") for name in names) and names:
+        if all(is_of_latents(name) for name in names) and names:
             return f"remove what is broken in {str(self.path / LATENTS)!a} and run the same command again"
         if names == {STATISTICS}:
             return f"remove what is broken in {str(self.path / STATISTICS)!a} and run the same command again"

@@ -7,6 +7,7 @@ from typing import Any
 
 from probekit.activations.parts.cut import missing_parts, parts_in_words
 from probekit.activations.store.format import PlanFile, has_manifest, read_plan
+from probekit.activations.store.kept_latents import LATENTS
 from probekit.activations.store.reader import Store
 from probekit.activations.store.writer import CONTINUATIONS
 from probekit.activations.sums.statistics import FOLDER as STATISTICS
@@ -21,7 +22,7 @@ from probekit.points import spans_of
 from probekit.results.kinds import KINDS
 from probekit.text import counted, listed, printable
 
-_INSIDE = {"shards", "records", "examples", "labels", STATISTICS}  # folders of a store without stores
+_INSIDE = {"shards", "records", "examples", "labels", LATENTS, STATISTICS}  # folders of a store without stores
 
 
 @dataclass(frozen=True)
@@ -167,9 +168,10 @@ def _state(path: AnyPath, plan: PlanFile) -> tuple[str, str, str]:
 
 
 def _size(path: AnyPath) -> int:
-    """Bytes of shards and statistics; files that disappear meanwhile count as nothing."""
+    """Bytes of shards, statistics and kept latents; files that disappear meanwhile count as nothing."""
     try:
-        inside = [one for name in ("shards", STATISTICS) for one in entries(path / name)]
+        kept = [one.path for one in entries(path / LATENTS)]
+        inside = [one for folder in (path / "shards", path / STATISTICS, *kept) for one in entries(folder)]
     except NotReached:
         raise
     except StorageError:
