@@ -36,6 +36,10 @@ _HOME = {
     "token_losses": "causal.behaviour.measure",
     "load_pairs": "causal.behaviour.pairs",
     "patch_pairs": "causal.patching.patch_pairs",
+    "cascade": "black_box.cascade",
+    "ensemble": "evaluation.compare.ensembles",
+    "prompted_scores": "black_box.prompted",
+    "load_scores": "evaluation.compare.black_boxes",
     "train_probes": "verbs.train_probes",
     "ProbeResults": "evaluation",
     "PositionResults": "evaluation",
@@ -79,9 +83,11 @@ __all__ = [
     "Task",
     "TransferResults",
     "__version__",
+    "cascade",
     "causal_curve",
     "compare",
     "direct_logit_attribution",
+    "ensemble",
     "extract",
     "extract_statistics",
     "fit_eraser",
@@ -94,6 +100,7 @@ __all__ = [
     "load_pairs",
     "load_probe",
     "load_sae",
+    "load_scores",
     "load_statistics",
     "load_task",
     "load_tokenizer",
@@ -101,6 +108,7 @@ __all__ = [
     "merge_stores",
     "patch_pairs",
     "plot_projection",
+    "prompted_scores",
     "push_to_hub",
     "random_init_of",
     "read_after_edit",
@@ -127,6 +135,8 @@ if TYPE_CHECKING:
         random_init_of,
     )
     from probekit.activations.plan.reading.show import show_reading
+    from probekit.black_box.cascade import cascade
+    from probekit.black_box.prompted import prompted_scores
     from probekit.causal.behaviour.measure import token_losses
     from probekit.causal.behaviour.pairs import load_pairs
     from probekit.causal.curve.causal_curve import causal_curve
@@ -147,6 +157,8 @@ if TYPE_CHECKING:
         TransferResults,
         transfer,
     )
+    from probekit.evaluation.compare.black_boxes import load_scores
+    from probekit.evaluation.compare.ensembles import ensemble
     from probekit.latents import Sae, load_sae
     from probekit.models import load_model, load_tokenizer
     from probekit.models.wrapped.wrap import wrap

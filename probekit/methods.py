@@ -12,6 +12,7 @@ _HOMES = {
     "encode_activations": "activations.latents",
     "export_results": "export.export",
     "plot_accuracy_by_layer": "plots.curve",
+    "plot_cascade": "plots.cascade",
     "plot_causal": "plots.causal",
     "plot_comparison": "plots.side_by_side",
     "plot_curves": "plots.panels",

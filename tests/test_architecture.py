@@ -21,7 +21,7 @@ FLOORS = (  # a room imports rooms of the floors below its own, whether at the t
     {"activations"},
     {"verification", "evaluation"},
     {"causal"},
-    {"scoring"},
+    {"scoring", "black_box"},
     {"export", "side_by_side"},
     {"sweeps", "sharing"},
     {"charts"},

@@ -106,7 +106,7 @@ def plan_of_store(
         ResumeMismatch: with this model, these edits, or this probekit, it would be another store.
     """
     check_extracted(path, plan.identity)
-    examples, model = read_examples(path, plan), _load(path, plan, model, device)
+    examples, model = read_examples(path, plan), load_model_of(path, plan, model, device)
     # first the model by itself: another one may not allow these layers or points
     _compare(path, plan, {**plan.identity, **identity_of_model(model)}, model, _GIVE_MODEL)
     again = plan_again(plan, examples, model, edits, None if model.stays else device)
@@ -114,8 +114,10 @@ def plan_of_store(
     return again
 
 
-def _load(path: AnyPath, plan: PlanFile, model: LanguageModel | str | Path | None, device: str | None) -> LanguageModel:
-    """The model of a store, in the type of its plan."""
+def load_model_of(
+    path: AnyPath, plan: PlanFile, model: LanguageModel | str | Path | None = None, device: str | None = None
+) -> LanguageModel:
+    """The model of a store, in the type of its plan; arguments and errors as of `plan_of_store`."""
     if isinstance(model, LanguageModel):
         return model
     from probekit.models import load_model

@@ -142,6 +142,7 @@ FUNCTIONS: dict[str, type] = {
     "label(acts, labels)": options.LabelOptions,
     "label_store(path, labels)": options.LabelArguments,
     "train_probes(acts)": options.CurvesArguments,
+    "prompted_scores(acts)": options.PromptArguments,
     "results.best.score(model, texts)": options.ScoreOptions,
     "sweep(models, tasks)": options.SweepArguments,
     "transfer(activations)": options.TransferArguments,

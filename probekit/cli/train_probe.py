@@ -23,7 +23,9 @@ from probekit.options.kinds import READING
 from probekit.options.option import CHECKS, OUTPUT, like, option
 from probekit.options.picture import PictureOptions
 from probekit.options.probe import BY_HEAD
-from probekit.options.question import Question, asked_by, default_folder
+from probekit.options.prompt import PromptOptions
+from probekit.options.question import Question, asked_by, content_of_file, default_folder
+from probekit.text import listed
 
 if TYPE_CHECKING:
     from probekit.activations import Activations, Store
@@ -32,10 +34,14 @@ if TYPE_CHECKING:
 LATENTS = "latents"  # the point of those that the store keeps, where no autoencoder is named
 ORDER = """
     store layer point label probe position quick out baseline metric C
-    sae force by within least_texts aggregate concatenate folds drop_leaks on_bad_row nuisance shift_column
+    sae force by within least_texts aggregate concatenate folds drop_leaks ensemble on_bad_row nuisance shift_column
     controls control_type control_C no_codelength no_intervals
+    prompt question answers shots as_chat prompt_template
     title no_title width format projection log_to seed check memory engine workers gpus_per_worker address
 """
+
+
+RANDOM_INIT, PROMPTED, SCORES = "random-init", "prompted", "scores:"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +52,13 @@ class TrainProbeJob(ClusterOptions, Output):
         "A store made by `probekit extract`, or a folder of them.  [default: the newest complete store under ./runs]",
         default=None,
     )
-    baseline: str | None = option(
-        None, "random-init: add the curve of the same architecture with random weights.", metavar="NAME"
+    baseline: list[str] | None = option(
+        None,
+        "random-init: the same architecture with random weights; prompted: the model's own answers; prompted:MODEL; "
+        "scores:FILE.",
+        kinds.NAMES,
+        notes="Several have commas between them. A file of scores has the columns id and score, or a column for each "
+        "class; a column tokens is the cost of each row. All are compared on the same rows.",
     )
     check: str = option(
         "hash",
@@ -74,9 +85,19 @@ class TrainProbeJob(ClusterOptions, Output):
     log_to: str | None = like(ProbeArguments, "log_to", flag="--log-to")
     memory: int | None = like(ProbeArguments, "memory", flag="--memory")
 
+    @property
+    def black_boxes(self) -> tuple[str, ...]:
+        """The baselines that are scores by row."""
+        return tuple(name for name in self.baseline or [] if name != RANDOM_INIT)
+
+    @property
+    def prompted(self) -> bool:
+        """Whether a model is prompted."""
+        return any(not name.startswith(SCORES) for name in self.black_boxes)
+
 
 @command(ORDER)
-def train_probe(job: TrainProbeJob, options: ProbeOptions, picture: PictureOptions) -> None:
+def train_probe(job: TrainProbeJob, options: ProbeOptions, picture: PictureOptions, prompts: PromptOptions) -> None:
     """Train a probe at each layer and plot accuracy by layer.
 
     The best layer is chosen on validation; test decides nothing. Texts that are in several splits are reported. Writes
@@ -91,6 +112,7 @@ def train_probe(job: TrainProbeJob, options: ProbeOptions, picture: PictureOptio
         probekit train-probe --layer all
         probekit train-probe runs/gpt2-sst2 --layer 2-6 --probe ridge --C 0.01,1,100
         probekit train-probe runs/gpt2-sst2 --drop-leaks --baseline random-init
+        probekit train-probe runs/gpt2-sst2 --baseline prompted --shots 4
         probekit train-probe runs/gpt2-sst2 --point resid_pre,attn_out --label all
         probekit train-probe runs/gpt2-sst2 --probe logistic,mean-diff
         probekit train-probe runs/gpt2-sst2-all --by position
@@ -100,15 +122,14 @@ def train_probe(job: TrainProbeJob, options: ProbeOptions, picture: PictureOptio
         probekit train-probe runs/gpt2-sst2 --probe k-sparse --set train-probe.probe.k=4
         probekit train-probe runs/gpt2-sst2 --sae path/to/sae --probe k-sparse
     """
-    if job.baseline not in (None, "random-init"):
-        raise UsageError(f"unknown baseline {job.baseline!a}; give --baseline random-init, or leave it out")
+    _check_baselines(job)
     if job.log_to is not None:
         check_tracker(job.log_to)
     if job.store is not None and (inside := stores_in(job.store)):
         for each in inside:
             if not job.sae and options.point != LATENTS:
                 stores.check_places(each, options)
-        train_each(inside, partial(_train_checkpoint, options, job, picture), job.json, job.quiet)
+        train_each(inside, partial(_train_checkpoint, options, job, picture, prompts), job.json, job.quiet)
         return
     path: AnyPath = job.store or newest_manifest(Path("runs"))
     if not job.sae and options.point != LATENTS:
@@ -120,17 +141,31 @@ def train_probe(job: TrainProbeJob, options: ProbeOptions, picture: PictureOptio
             from probekit.activations import load_activations
 
         store = load_activations(job.store or _newest(job.quiet), job.check)
-    train(store, options, job, picture)
+    train(store, options, job, picture, prompts)
 
 
-def _train_checkpoint(options: ProbeOptions, job: TrainProbeJob, picture: PictureOptions, path: AnyPath) -> Path:
+def _check_baselines(job: TrainProbeJob) -> None:
+    for name in job.baseline or []:
+        of = name.partition(":")[2]
+        if name not in (RANDOM_INIT, PROMPTED) and not (name.startswith((f"{PROMPTED}:", SCORES)) and of):
+            raise UsageError(
+                f"unknown baseline {name!a:.60}; give --baseline random-init, prompted, prompted:MODEL or scores:FILE, "
+                "or leave it out"
+            )
+        if name.startswith(SCORES) and not Path(of).expanduser().is_file():
+            raise UsageError(f"no file of scores {of!a:.80}; give a CSV, TSV, JSONL or Parquet file (scores:FILE)")
+
+
+def _train_checkpoint(
+    options: ProbeOptions, job: TrainProbeJob, picture: PictureOptions, prompts: PromptOptions, path: AnyPath
+) -> Path:
     """Train on one of several stores, without printing; the folder of its results."""
     from probekit.activations import load_activations
 
     out = None if job.out is None else job.out / path.name
     stores.check_results_out(out, path)
     own = dataclasses.replace(job, store=path, out=out)
-    return train(load_activations(path, job.check), options, own, picture, show=False)
+    return train(load_activations(path, job.check), options, own, picture, prompts, show=False)
 
 
 def several_of(options: ProbeOptions, acts: "Activations") -> dict[str, Any]:
@@ -154,6 +189,7 @@ def train(
     options: ProbeOptions,
     job: TrainProbeJob,
     picture: PictureOptions = PictureOptions(),  # noqa: B008 (frozen)
+    prompts: PromptOptions = PromptOptions(),  # noqa: B008
     show: bool = True,
 ) -> Path:
     """Train, save and print: one curve, or a folder with several; the folder.
@@ -176,10 +212,11 @@ def train(
         store = with_label_columns(store, *kinds.names(options.label or ""), options.label)
         acts = _encoded(store, job, options)
         several = several_of(options, acts)
-        question, how = _question(acts, options, job, several)
+        question, how = _question(acts, options, job, several, prompts)
         known = record_of_labels(acts, _labels(several, options, acts))
         check_question(job.out, question, known)
-        if job.baseline is not None:
+        how["black_boxes"] = _black_boxes(store, options, job, prompts, _labels(several, options, acts))
+        if RANDOM_INIT in (job.baseline or []):
             noise = random_init_of(store, progress=console.bars(job.quiet))
             how["random_init"] = noise.encode(acts.saes, force=True) if isinstance(acts, Latents) else noise
         with parts_line(console.bars(job.quiet)) as line:
@@ -214,8 +251,41 @@ def _saes_asked(acts: "Activations", job: TrainProbeJob) -> dict[str, Any]:
     return {"sae": job.sae, "sae_digest": question_digest(read)[:8], "force": job.force}
 
 
+def _black_boxes_asked(job: TrainProbeJob, prompts: PromptOptions) -> dict[str, Any]:
+    """What the question says of black boxes: their names, how they are prompted, and a digest that has their files."""
+    if not job.black_boxes:
+        return {}
+    how = {name: str(value) if isinstance(value, Path) else value for name, value in vars(prompts).items()}
+    files = [Path(name.removeprefix(SCORES)).expanduser() for name in job.black_boxes if name.startswith(SCORES)]
+    files += [Path(value) for value in (how["prompt"], how["prompt_template"]) if value and Path(value).is_file()]
+    digest = question_digest([list(job.black_boxes), how, [content_of_file(file) for file in files]])[:8]
+    return {"black_boxes": list(job.black_boxes), "black_boxes_digest": digest, **(how if job.prompted else {})}
+
+
+def _black_boxes(
+    store: "Store", options: ProbeOptions, job: TrainProbeJob, prompts: PromptOptions, labels: list[str]
+) -> list[Any] | None:
+    """The scores of each black box, files first, as they cost nothing."""
+    if not job.black_boxes:
+        return None
+    from probekit.black_box.prompted import prompted_scores
+    from probekit.evaluation.compare.black_boxes import opened
+
+    if prompts.answers is not None and len(labels) > 1:
+        raise UsageError(f"--answers are of one label, and {listed(labels)} are probed; name one, or leave it out")
+    files = [name.removeprefix(SCORES) for name in job.black_boxes if name.startswith(SCORES)]
+    boxes = opened(files, store.task.ids)
+    how = {**vars(prompts), "seed": options.seed, "every_row": options.folds is not None}
+    for name in job.black_boxes:
+        if not name.startswith(SCORES):
+            model = name.partition(":")[2] or None
+            progress = console.bars(job.quiet)
+            boxes += [prompted_scores(store, model=model, label=label, progress=progress, **how) for label in labels]
+    return boxes
+
+
 def _question(
-    acts: "Activations", options: ProbeOptions, job: TrainProbeJob, several: dict[str, Any]
+    acts: "Activations", options: ProbeOptions, job: TrainProbeJob, several: dict[str, Any], prompts: PromptOptions
 ) -> tuple[Question, dict[str, Any]]:
     """What is asked, and the arguments of `train_probes`; the probe's parameters are checked."""
     first = dataclasses.replace(options, label=next(iter(_labels(several, options, acts)), None))
@@ -224,7 +294,9 @@ def _question(
     probe = probes.check_parameters(first, acts)  # the kind of the first label decides what a name means
     if job.projection:
         probes.check_linear(first, acts)
-    asked = asked_by(options, probe=probe, random_init=job.baseline is not None, **_saes_asked(acts, job))
+    random_init = RANDOM_INIT in (job.baseline or [])
+    more = _saes_asked(acts, job) | _black_boxes_asked(job, prompts)
+    asked = asked_by(options, probe=probe, random_init=random_init, **more)
     how = {**vars(options), "probe": probes.make_probe(probe, first, acts), **several}
     how |= {name: getattr(job, name) for name in ("memory", *(field.name for field in fields(ClusterOptions)))}
     return Question("train-probe", _kind(options, several), asked), how

@@ -40,6 +40,7 @@ NOT_SENT = {
     "on_progress",
     "on_part",
     "random_init",
+    "black_boxes",
     "log_to",
     "memory",
     *(field.name for field in fields(ClusterOptions)),

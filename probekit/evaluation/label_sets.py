@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from probekit.errors import DataError
+from probekit.errors import DataError, UsageError
 from probekit.evaluation.compare.baselines import Baseline, LabelledInputs, model_free_baselines
+from probekit.evaluation.compare.black_boxes import BoxFit, black_box_fits
 from probekit.evaluation.compare.controls import ControlTasks, draw_controls, record_of_controls
 from probekit.evaluation.compare.lengths import length_features
 from probekit.evaluation.fits.protocol import Protocol
@@ -37,6 +38,7 @@ class SharedParts:
         baselines: those without a model; empty if none were requested.
         bootstrap: resamples of the test rows; None for no intervals.
         nuisance: the columns that are regressed out of a second curve; None if none were named.
+        boxes: the black boxes among the baselines.
     """
 
     audit: Audit
@@ -45,6 +47,7 @@ class SharedParts:
     baselines: list[Baseline]
     bootstrap: Bootstrap | None
     nuisance: Nuisance | None
+    boxes: list[BoxFit]
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +60,7 @@ class LabelSetPlan:
         baselines: those without a model; empty if none were requested.
         origin: the `meta` of the results, but for the point and what depends on the curve.
         nuisance: the columns that are regressed out of a second curve; None if none were named.
+        boxes: the black boxes among the baselines.
     """
 
     requests: list[Request]
@@ -64,6 +68,7 @@ class LabelSetPlan:
     baselines: list[Baseline]
     origin: dict[str, Any]
     nuisance: Nuisance | None = None
+    boxes: Sequence[BoxFit] = ()
 
 
 def plan_label_sets(
@@ -126,6 +131,11 @@ def _shared_parts(
     """What the probes of a label set share; `known` are the resamples of other label sets."""
     begin("comparing texts")
     audit, protocol = audited_protocol(request, options, texts)
+    if options.ensemble and not protocol.chooses:
+        raise UsageError(
+            "an ensemble (--ensemble) is chosen on validation rows, and the task has none; carve them "
+            "(task.with_validation), or leave it out"
+        )
     begin("drawing control tasks")
     controls = draw_controls(request, protocol, options)
     plan = plan_curve(request, protocol, options.seed, _metric(request, options), intervals=options.intervals)
@@ -135,7 +145,9 @@ def _shared_parts(
     if options.nuisance:
         nuisance = nuisance_columns(request.acts, options.nuisance, request.label, protocol)
     baselines = _baselines(request, plan, options, texts, nuisance)
-    return SharedParts(audit, protocol, controls, baselines, plan.bootstrap, nuisance)
+    boxes = black_box_fits(options.black_boxes or [], request, plan)
+    baselines += [box.baseline for box in boxes]
+    return SharedParts(audit, protocol, controls, baselines, plan.bootstrap, nuisance, boxes)
 
 
 def _metric(request: Request, options: CurvesArguments) -> str | None:
@@ -151,7 +163,7 @@ def _planned(requests: list[Request], options: CurvesArguments, texts: Compariso
     control = record_of_controls(controls, parts.protocol, plan.headline, first.n_classes)
     origin |= {"control": control, "random_init": random_origin(options.random_init)}
     origin["left_out"] = left_out(first, options)
-    return LabelSetPlan(requests, plan, parts.baselines, origin, parts.nuisance)
+    return LabelSetPlan(requests, plan, parts.baselines, origin, parts.nuisance, parts.boxes)
 
 
 @one_thread()

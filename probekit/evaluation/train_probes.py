@@ -23,6 +23,8 @@ from probekit.evaluation.by_head.train import expand_heads
 from probekit.evaluation.by_position.train import GridPlan, expand_positions, fit_grids, grid_results, plan_grid
 from probekit.evaluation.compare.baselines import Baseline, embedding_baseline
 from probekit.evaluation.compare.best_latents import best_latents
+from probekit.evaluation.compare.black_boxes import black_box_records, check_boxes, opened
+from probekit.evaluation.compare.ensembles import layer_ensemble
 from probekit.evaluation.compare.layers import compare_layers
 from probekit.evaluation.compare.lead import lead, optimism, paired_difference
 from probekit.evaluation.compare.same_rows import against_pooled, pooled_results
@@ -120,8 +122,13 @@ def _shrunk(values: np.ndarray, small: np.ndarray, centred: np.ndarray) -> tuple
     return shrunk, max(rest, least)
 
 
-def scored_rows(acts: Activations, plan: CurvePlan, fitted: Sequence[FittedPlace]) -> RowScores:
-    """The rows of one curve: those of validation, then those of test in the order in which they are pooled."""
+def scored_rows(
+    acts: Activations, plan: CurvePlan, fitted: Sequence[FittedPlace], boxes: Sequence[Baseline] = ()
+) -> RowScores:
+    """The rows of one curve: those of validation, then those of test in the order in which they are pooled.
+
+    Of the baselines, those of black boxes have their scores kept.
+    """
     protocol, task = plan.grid.protocol, acts.task
     chose = protocol.rows.get("validation", np.empty(0, dtype=np.int64))
     rows = np.concatenate([chose, protocol.test])
@@ -138,6 +145,10 @@ def scored_rows(acts: Activations, plan: CurvePlan, fitted: Sequence[FittedPlace
         predicted={name: np.concatenate([part.predicted for part in own]) for name, own in parts.items()}
         if plan.grid.n_classes
         else {},
+        baselines={
+            box.result.name: np.concatenate([part.scores for part in (box.validation, box.test) if part is not None])
+            for box in boxes
+        },
     )
 
 
@@ -176,7 +187,7 @@ def curve_results(label_set: LabelSetPlan, request: Request, fits: SetFits, opti
     left = [fits.residual[place] for place in request.places if place in fits.residual]
     if left:
         meta["nuisance"] = nuisance_record(label_set, fitted, left)
-    scored = scored_rows(request.acts, plan, fitted)
+    scored = scored_rows(request.acts, plan, fitted, [box.baseline for box in label_set.boxes])
     layers = [replace(layer, rates=rates_of(scored, layer.place)) for layer in layers]
     results = ProbeResults(
         layers=layers,
@@ -205,6 +216,11 @@ def curve_results(label_set: LabelSetPlan, request: Request, fits: SetFits, opti
         if fits.pooled:
             meta["pooled"] = against_pooled(quoted, _chosen(fits.pooled, request.places, plan), plan)
         meta["optimism"] = optimism(results.layers, results.best, plan.headline, results.estimate[0])
+    if options.ensemble:
+        mixed, meta["ensemble"] = layer_ensemble(results, quoted, plan.bootstrap)
+        results.baselines.append(mixed.result)
+    if label_set.boxes:
+        meta["black_boxes"] = black_box_records(label_set.boxes, quoted, plan)
     return results
 
 
@@ -294,10 +310,12 @@ def train_curves(
 ) -> ProbeResults | ProbeCurves | Grid | ProbeGrids:
     """`train_probes`, with its options as an object, and no tracker; a cluster fits the places if one is given."""
     acts, options = with_labels(acts, options)
+    options = replace(options, black_boxes=opened(options.black_boxes, acts.task.ids) or None)
     with shown_parts(options) as options, at_most(cast("int | None", options.memory)):
         if options.makes_grids:
             return _grids(acts, options)
         requests = check_requests(acts, options)
+        check_boxes(options.black_boxes or [], list(dict.fromkeys(own[0].label for own in requests)))
         begin = announcer(options.on_part)
         sets = plan_label_sets(requests, options, begin)
         begin(FITTING)

@@ -13,6 +13,7 @@ from probekit.options.generate import ContinuationOptions, GenerateOptions, Samp
 from probekit.options.imports import ImportArguments, ImportOptions
 from probekit.options.load import DeviceOptions, ModelArguments, ModelOptions
 from probekit.options.probe import CurvesArguments, ProbeArguments, ProbeOptions
+from probekit.options.prompt import PromptArguments, PromptOptions
 from probekit.options.report import CompareOptions, ReportOptions
 from probekit.options.score import MonitorOptions, ScoreOptions
 from probekit.options.sweep import SweepArguments, SweepOptions
@@ -41,6 +42,8 @@ __all__ = [
     "MonitorOptions",
     "ProbeArguments",
     "ProbeOptions",
+    "PromptArguments",
+    "PromptOptions",
     "PushOptions",
     "ReportOptions",
     "Sampling",

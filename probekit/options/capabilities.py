@@ -102,6 +102,15 @@ CAPABILITIES: tuple[OneOf | Excludes | Needs, ...] = (
         ("folds", "by", "nuisance", "some_controls", "codelength", "baselines", "random_init", "baseline", "log_to"),
         "a matrix of the values of a column is trained and tested on the task's splits, without a curve's checks",
     ),
+    Excludes(("black_boxes",), ("by", "shift_column"), "black boxes are baselines of curves whose rows are texts"),
+    Excludes(
+        ("ensemble",), ("folds", "by", "shift_column"), "it is of the layers of a curve, chosen on its validation rows"
+    ),
+    Needs(
+        ("prompt", "question", "answers", "shots", "as_chat", "prompt_template"),
+        ("prompted",),
+        "nothing is prompted without it",
+    ),
     Excludes(("projection",), ("by", "within", "shift_column"), "a projection draws one layer of one curve"),
     Excludes(("engine",), ("by", "shift_column"), "Ray spreads the places of curves over workers"),
     # Causal experiments, monitors, and the table of models.
@@ -128,6 +137,8 @@ IN_WORDS = {
     "several_positions": "several positions (--position)",
     "some_controls": "controls (--controls)",
     "by_position": "by='position' (--by position)",
+    "prompted": "--baseline prompted",
+    "black_boxes": "black_boxes (--baseline prompted, --baseline scores:FILE)",
     "shift_within": "the same column as shift_column (--shift-column)",
     "nuisance_within": "the same column as nuisance (--nuisance)",
     "label_sets": "labels",

@@ -244,6 +244,13 @@ class ProbeOptions(CurveOptions, heading=CHECKS):
         "`TransferResults`; of several points, label sets or probes, and with `within`, `ProbeGrids`.",
         metavar="NAME",
     )
+    ensemble: bool = option(
+        False,
+        "Add the ensemble of the layers that validation chooses: the mean of their calibrated scores.",
+        notes="Layers are ranked by validation, and the first k are taken, for the k whose mean is best there. It is "
+        "one more line of the table and the picture. `pk.ensemble` makes it of seeds and probes too.",
+        heading=CHOSEN,
+    )
     baselines: bool | None = option(
         None,
         "Add the baselines that need no model (majority class, bag of words, text length) and the embedding.  "
@@ -310,6 +317,12 @@ class ProbeArguments(PartsOptions, ClusterOptions, ProbeOptions, heading=RUNS):
 
     random_init: Any = option(
         None, "Activations of the same places from the same model with random weights, as a baseline.", flag=None
+    )
+    black_boxes: Any = option(
+        None,
+        "Scores of black boxes as baselines: from `prompted_scores` or `load_scores`, the path of a file, or a list.",
+        notes="They are calibrated on validation, and compared with the probe on the same rows (paired).",
+        flag=None,
     )
     log_to: str | None = option(
         None,

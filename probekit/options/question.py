@@ -17,6 +17,7 @@ from probekit.options.causal import CausalOptions
 from probekit.options.curve import TransferOptions
 from probekit.options.option import help_of
 from probekit.options.probe import ProbeOptions
+from probekit.options.prompt import PromptOptions
 from probekit.options.report import CompareOptions
 from probekit.options.sweep import SweepOptions
 from probekit.options.typed import command_line, json_value, typed, unusual
@@ -61,6 +62,9 @@ NAME_ORDER = (
 )
 """Options in the order of a folder's name; those of later versions follow, and the seed is last."""
 
+OF_BLACK_BOXES = ("black_boxes", "black_boxes_digest", *(field.name for field in dataclasses.fields(PromptOptions)))
+"""What a question of `train-probe` says of black boxes; without any it says nothing."""
+
 _ALWAYS_NAMED = ("label", "point", "probe")  # always part of the name
 _LONGEST = 200  # characters of a folder's name; file systems take 255 bytes
 
@@ -90,11 +94,12 @@ def asked_by(options: Any, **more: Any) -> dict[str, Any]:
     """
     shown = [field.name for field in dataclasses.fields(options) if help_of(field).flag is not None]
     asked = {name: json_value(getattr(options, name)) for name in shown}
-    files = {name: _content(path) for name, path in asked.items() if isinstance(path, Path)}
+    files = {name: content_of_file(path) for name, path in asked.items() if isinstance(path, Path)}
     return json.loads(json.dumps({**asked, **files, **more}), parse_constant=lambda _: INFINITY)
 
 
-def _content(path: Path) -> str:
+def content_of_file(path: Path) -> str:
+    """A digest of what is in a file. Raises DataError if it cannot be read."""
     try:
         return f"sha256 {hashlib.sha256(read_bytes(path, MAX_TABLE)).hexdigest()}"
     except OSError as error:
@@ -136,6 +141,8 @@ def _tags(question: Question) -> list[str]:
         named["random_init"] = True
     if asked.get("sae_digest"):
         named["sae"] = asked["sae_digest"]
+    if asked.get("black_boxes"):
+        named["baseline"] = asked["black_boxes_digest"]
     tags = {field.name: help_of(field).tag for field in dataclasses.fields(options)}
     order = dict.fromkeys([*NAME_ORDER, *(name for name in named if name != "seed"), "seed"])
     spelled = {name: name.replace("_", "-") if tags.get(name) is None else tags[name] for name in order}
@@ -159,7 +166,10 @@ def words_of(asked: Mapping[str, Any], of: Sequence[str], more: Iterable[str] = 
     """
     command = next((command for key, command in _ASKED_OF.items() if key in asked), "train-probe")
     options, forms = OPTIONS_OF[command]
-    words = typed(options, asked, command, forms) + (["--baseline", "random-init"] * bool(asked.get("random_init")))
+    baselines = ["random-init"] * bool(asked.get("random_init")) + asked.get("black_boxes", [])
+    words = typed(options, asked, command, forms) + (["--baseline", ",".join(baselines)] if baselines else [])
+    if baselines:
+        words += typed(PromptOptions, asked)
     if asked.get("sae"):
         words += ["--sae", ",".join(asked["sae"]), *["--force"] * asked["force"]]
     return ["probekit", command, *of, *words, *more]

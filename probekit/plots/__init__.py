@@ -1,5 +1,6 @@
 """Pictures of results. Text from data is drawn literally: no mathtext, no control characters."""
 
+from probekit.plots.cascade import plot_cascade, save_cascade_plot
 from probekit.plots.curve import plot_accuracy_by_layer, save_plot
 from probekit.plots.grids import (
     plot_grids,
@@ -20,6 +21,7 @@ from probekit.plots.sweep import plot_sweep, save_sweep_plot
 
 __all__ = [
     "plot_accuracy_by_layer",
+    "plot_cascade",
     "plot_comparison",
     "plot_curves",
     "plot_flop_shares",
@@ -31,6 +33,7 @@ __all__ = [
     "plot_scores",
     "plot_sweep",
     "plot_transfer",
+    "save_cascade_plot",
     "save_comparison_plot",
     "save_curves_plot",
     "save_flop_shares",

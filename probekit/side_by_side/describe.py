@@ -13,6 +13,7 @@ from probekit.evaluation.results.coordinates import within_text
 from probekit.evaluation.results.data import LayerResult, ProbeData, Quote, is_output
 from probekit.evaluation.results.verdict import chance_of
 from probekit.evaluation.results.wording import decoding, latents_read, point_name, position_name
+from probekit.options.question import OF_BLACK_BOXES
 from probekit.points import Place, depth_of
 from probekit.side_by_side.data import ComparedPlace, ComparedRun
 from probekit.side_by_side.runs import NamedRun
@@ -24,7 +25,7 @@ _NO_SETTING = {"label", "point", "probe", "position", "seed", "layers", "by", "c
 _NO_SETTING |= {"aggregate", "C", "quick", "controls", "control_type", "control_C", "codelength", "intervals"}
 _NO_SETTING |= {"baselines", "least_texts", "nuisance", "shift_column", "within", "on_bad_row"}
 OF_PROBE = "probe."  # begins the names of settings that other kinds of probes do not have, or mean differently
-_NO_SETTING |= {"sae", "sae_digest", "force"}
+_NO_SETTING |= {"sae", "sae_digest", "force", "ensemble", *OF_BLACK_BOXES}
 _SEEDS = ("random_state", "seed")  # parameters of estimators
 _EXTRACTION = {"compute_dtype": "dtype", "dtype": "store_dtype", "bos": "bos", "via": "via", "quantize": "quantize"}
 """Entry of the activations' record -> the option that sets it."""

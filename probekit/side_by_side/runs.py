@@ -16,12 +16,14 @@ from probekit.files.hub import is_address
 from probekit.files.plain_files import MAX_RESULTS, parse_json, read_bytes
 from probekit.files.remote.path import local_path
 from probekit.manifest import is_store, stores_in
+from probekit.options.question import OF_BLACK_BOXES
 from probekit.probes.in_results import results_folder, split_place
 from probekit.results.kinds import KINDS, kind_in
 from probekit.text import by_numbers, kind_of, listed
 
 CURVE, CURVES = "results.json", "curves.json"
-EXTENT = ("quick", "controls", "codelength", "intervals", "random_init")  # of a question: what else was computed
+# of a question: what else was computed
+EXTENT = ("quick", "controls", "codelength", "intervals", "random_init", "ensemble", *OF_BLACK_BOXES)
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +156,7 @@ def _asked(folder: Path) -> dict[str, Any]:
 def _extent(asked: Mapping[str, Any]) -> tuple[int, ...]:
     """How much was computed for a question; larger is fuller."""
     found = (asked.get(key) for key in EXTENT)
-    quick, *others = (int(value) if isinstance(value, int) else 0 for value in found)
+    quick, *others = (int(value) if isinstance(value, int) else int(bool(value)) for value in found)
     return (1 - quick, *others)
 
 

@@ -75,9 +75,15 @@ FIRST = {
     "workers": ["--engine", "ray"],
     "gpus_per_worker": ["--engine", "ray"],
     "address": ["--engine", "ray"],
+    **{field.name: ["--baseline", "prompted"] for field in dataclasses.fields(options.PromptOptions)},
 }
 """Options that need another."""
-OTHERS = {("compare", "pairs"), ("score", "picture")}  # these have the same name
+OTHERS = {
+    ("compare", "pairs"),
+    ("score", "picture"),
+    ("causal", "answers"),
+    ("generate", "prompt"),
+}  # these have the same name
 LOADED = ("revision", "via", "device_map", "quantize")
 CONTINUED = {field.name for field in dataclasses.fields(options.ContinuationOptions)}
 CONTINUE = CONTINUED - {"generate"} | {"stop", "no_stop"}

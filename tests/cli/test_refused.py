@@ -152,6 +152,14 @@ EARLY = r"""
 2 train-probe STORE --folds 2                          -> 3
 2 train-probe STORE --folds 3 --drop-leaks             -> folds keep repeated and nearly repeated
 2 train-probe STORE --baseline randm                   -> unknown baseline 'randm'; give --baseline random-init
+2 train-probe STORE --baseline prompted:               -> unknown baseline 'prompted:'
+2 train-probe STORE --ensemble --folds 3               -> it is of the layers of a curve, chosen on its validation rows
+2 train-probe STORE --shots 4                          -> shots=4 (--shots) needs --baseline prompted
+2 train-probe STORE --baseline scores:x.csv --question 'Is it?' -> (--question) needs --baseline prompted
+2 train-probe STORE --baseline prompted --answers yes,yes -> two of the answers (--answers) are the same
+2 train-probe STORE --baseline prompted --answers yes  -> one for each class in its order
+2 train-probe STORE --baseline prompted --by head      -> (--by) exclude each other: black boxes are baselines of curves
+2 train-probe STORE --baseline scores:x.csv --by position -> black boxes are baselines of curves
 2 train-probe STORE --width 0                          -> width
 2 train-probe STORE --format gif                       -> format
 2 train-probe STORE --title a --no-title               -> title
@@ -255,7 +263,18 @@ LATE = r"""
 3 causal empty --answers g,b                           -> no store
 2 train-probe COLUMNS --nuisance sorce                 -> did you mean 'source', or extract again
 2 train-probe COLUMNS --nuisance source --by position  -> nuisances are of one row of each text
-2 train-probe COLUMNS --shift-column source --baseline random-init -> and baseline='random-init' (--baseline)
+2 train-probe STORE --baseline scores:absent.csv       -> no file of scores 'absent.csv'
+2 train-probe STORE --baseline prompted --prompt absent.jinja -> no prompt template 'absent.jinja': no such file
+2 train-probe STORE --baseline prompted --answers a,b,c -> got 3 answers; give one answer for each class
+2 train-probe STORE --baseline prompted:gtp2           -> did you mean gpt2
+3 train-probe STORE --baseline prompted --prompt broken.jinja -> the prompt template of broken.jinja is no valid Jinja
+3 train-probe STORE --baseline scores:unknown.csv      -> unknown.csv: no row has the id 'nobody' (1 of 2 are unknown)
+3 train-probe STORE --baseline scores:no-score.csv     -> no-score.csv has ids and no scores
+3 train-probe STORE --baseline scores:text-score.csv   -> expected a finite number in 'score', got 'high'
+3 train-probe STORE --baseline scores:twice-score.csv  -> the id 'texts:0' is that of twice-score.csv, line 2 too
+3 train-probe STORE --baseline scores:some-scores.csv  -> some-scores.csv: no score for the row
+3 train-probe STORE --baseline prompted --shots 70    -> more than the context of
+2 train-probe COLUMNS --shift-column source --baseline random-init -> and baseline (--baseline)
 3 train-probe COLUMNS --shift-column source --least-texts 1000 -> needs two values of 'source'
 2 train-probe COLUMNS --shift-column size --controls 1 -> and controls (--controls) exclude
 2 train-probe COLUMNS --shift-column source --projection -> a projection draws one layer of one curve
@@ -299,6 +318,11 @@ TABLES: dict[str, str | bytes] = {
         json.dumps({"messages": [{"role": "user", "content": f"n {i}?"}], "label": i % 2}) for i in range(60)
     ),
     "broken.jinja": "{{ 1 + }}",
+    "unknown.csv": "id,score\ntexts:0,1\nnobody,2\n",
+    "no-score.csv": "id\ntexts:0\n",
+    "text-score.csv": "id,score\ntexts:0,high\n",
+    "twice-score.csv": "id,score\ntexts:0,1\ntexts:0,2\n",
+    "some-scores.csv": "id,score\ntexts:0,1\n",
     **{f"{name}.jinja": HOSTILE[name][0] for name in ("10 MB", "attributes")},
     **{
         f"splits/{split}.csv": "text,label\n" + "".join(f"{split} {i},{i % n}\n" for i in range(10))

@@ -130,7 +130,7 @@ def test_latents_that_extract_keeps_are_a_point_of_the_store(here: Path, tmp_pat
     assert results_of(capsys) == folder
     assert run([*probe, "--sae", path]) == 0
     assert pk.ProbeResults.load(results_of(capsys)).layers[0].metrics == found.layers[0].metrics
-    (file,) = {one for one in Path("kept", "latents").rglob("*.safetensors")}
+    (file,) = set(Path("kept", "latents").rglob("*.safetensors"))
     file.unlink()
     assert run(["verify", "kept"]) == 4
     assert "remove what is broken in 'kept/latents' and run the same command again" in capsys.readouterr().err

@@ -62,10 +62,10 @@ def test_another_autoencoder_is_refused(model: LanguageModel, sae: Sae, tmp_path
     other = an_sae(1, seed=3, d=model.cfg.d_model)
     with pytest.raises(DataError, match="is not the autoencoder whose latents the probe reads"):
         results.score(model, ["one"], sae=other)
+    read = results.meta["activations"]
+    moved = {place: {**one, "sae": str(tmp_path / "gone")} for place, one in read["latents"].items()}
+    gone = dataclasses.replace(results, meta={**results.meta, "activations": {**read, "latents": moved}})
     with pytest.raises(DataError, match=r"does not exist.*--sae PATH"):
-        gone = dataclasses.replace(results, meta={**results.meta, "activations": {**results.meta["activations"]}})
-        latents = {place: {**one, "sae": str(tmp_path / "gone")} for place, one in results.meta["activations"]["latents"].items()}
-        gone.meta["activations"]["latents"] = latents
         gone.score(model, ["one"])
     acts = pk.extract(model, pk.load_task("agreement", limit=40), points="resid_pre", layers=1, progress=False)
     plain = pk.train_probes(acts, quick=True, progress=False)

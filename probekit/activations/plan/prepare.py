@@ -48,7 +48,7 @@ def _template(model: LanguageModel, task: Task, wanted: str | Path | None) -> Ch
     if isinstance(wanted, str) and ("{%" in wanted or "{{" in wanted):
         return ChatTemplate(wanted, "this call", tokens)
     if wanted is not None:
-        return ChatTemplate(_read(Path(wanted), [*own]), Path(wanted).name, tokens)
+        return ChatTemplate(read_template(Path(wanted), [*own]), Path(wanted).name, tokens)
     if "default" in own or len(own) == 1:
         return ChatTemplate(own.get("default", next(iter(own.values()))), model.name, tokens)
     if own:
@@ -61,16 +61,22 @@ def _template(model: LanguageModel, task: Task, wanted: str | Path | None) -> Ch
     )
 
 
-def _read(path: Path, names: list[str]) -> str:
+def read_template(path: Path, names: list[str], kind: str = "chat template") -> str:
+    """The Jinja of a file; `names` are those of the templates that need no file.
+
+    Raises:
+        UsageError: no such file.
+        DataError: it is not UTF-8.
+    """
     try:
         return read_bytes(path, MAX_CONFIG).decode("utf-8-sig").replace("\r\n", "\n")
     except FileNotFoundError:
         known = f"; {nearest(str(path), names)}" if names else ""
-        raise UsageError(f"no chat template {str(path)!a}: no such file{known}") from None
+        raise UsageError(f"no {kind} {str(path)!a}: no such file{known}") from None
     except OSError as error:
-        raise UsageError(f"cannot read the chat template {str(path)!a}: {error.strerror}") from None
+        raise UsageError(f"cannot read the {kind} {str(path)!a}: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise DataError(f"the chat template {str(path)!a} is not UTF-8 (byte {error.start:,}); save it again") from None
+        raise DataError(f"the {kind} {str(path)!a} is not UTF-8 (byte {error.start:,}); save it again") from None
 
 
 def _rendered(task: Task, template: ChatTemplate, options: ExtractOptions) -> Task:

@@ -1,6 +1,6 @@
 """The baselines of a curve, scored on the same rows and resamples as its probes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -64,10 +64,11 @@ class LabelledInputs:
 
 @dataclass(frozen=True, eq=False)
 class Baseline:
-    """A baseline's result, and its predictions for the test rows."""
+    """A baseline's result, and its predictions for the test rows and, where there are any, the validation rows."""
 
     result: BaselineResult
     test: Predictions
+    validation: Predictions | None = None
 
 
 def model_free_baselines(
@@ -80,7 +81,7 @@ def model_free_baselines(
     """
     known: dict[tuple[str, int], list[BaselineFit]] = {}  # of each mask, for every C
     rounds = [_fits_of_round(examples, protocol, each, known, metric) for each in protocol.rounds]
-    return [_scored(list(fits), examples, protocol, bootstrap) for fits in zip(*rounds, strict=True)]
+    return [scored_fits(list(fits), examples, protocol, bootstrap) for fits in zip(*rounds, strict=True)]
 
 
 def embedding_baseline(first: LayerResult, test: Predictions) -> Baseline | None:
@@ -162,14 +163,19 @@ def _tried(
     return known[name, mask]
 
 
-def _scored(
-    fits: Sequence[BaselineFit], examples: LabelledInputs, protocol: Protocol, bootstrap: Bootstrap | None
+def scored_fits(
+    fits: Sequence[BaselineFit],
+    examples: LabelledInputs,
+    protocol: Protocol,
+    bootstrap: Bootstrap | None,
+    scored: Mapping[str, np.ndarray] | None = None,
 ) -> Baseline:
-    """One baseline's fits, its rounds pooled."""
+    """One baseline's fits, its rounds pooled; `scored` are the rows of the splits that it predicts, by default all."""
     rounds = zip(fits, protocol.rounds, strict=True)
     test = pooled([_predictions(fit, each.test, examples) for fit, each in rounds])
-    others = [split for split in protocol.rows if split != "test"]
-    metrics = {split: metrics_of(_predictions(fits[0], protocol.rows[split], examples)) for split in others}
+    rows = protocol.rows if scored is None else scored
+    others = {split: _predictions(fits[0], rows[split], examples) for split in rows if split != "test"}
+    metrics = {split: metrics_of(predictions) for split, predictions in others.items()}
     result = BaselineResult(
         name=fits[0].name,
         C=fits[0].C if len({fit.C for fit in fits}) == 1 else None,
@@ -177,7 +183,7 @@ def _scored(
         metrics={**metrics, "test": score(test)},
         intervals=score_intervals(bootstrap, test),
     )
-    return Baseline(result, test)
+    return Baseline(result, test, others.get("validation"))
 
 
 def _predictions(fit: BaselineFit, rows: np.ndarray, examples: LabelledInputs) -> Predictions:

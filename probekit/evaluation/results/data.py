@@ -34,6 +34,7 @@ NO_BEST = (
     "(results.layers), or carve validation rows (task.with_validation)"
 )
 EMBEDDING = "embedding"  # the baseline that is the first place of a curve
+ENSEMBLE = "ensemble"  # of the layers of a curve; it is compared with the curve, and is no rival of it
 NUISANCE = "nuisance"  # the baseline that sees nothing but the columns of --nuisance
 
 
@@ -43,7 +44,8 @@ class BaselineResult:
 
     Attributes:
         name: "majority" ("mean" for a regression), "bag-of-words", "bag-of-bigrams", "length", "word-type", "nuisance"
-            or "embedding".
+            or "embedding"; of a black box its own, such as "prompted" (`meta["black_boxes"]` has its cost). "ensemble"
+            is the mean of layers that validation chose (`meta["ensemble"]`), which does use activations.
         C: the regularisation selected on validation, if there was a choice.
         converged: whether its solver reached its tolerance.
         metrics: split -> metric -> value; undefined metrics are left out.

@@ -35,6 +35,7 @@ LayerCount = Annotated[int, Must("the number of layers", lambda n: 1 <= n <= MOS
 Penalty = Annotated[float, INFINITE, Must("a number above 0", lambda C: C > 0)]
 Scores = Annotated[dict[str, float], Must("scores from 0 to 1", _are_scores)]
 Loss = Annotated[float, Must("a loss, not below 0", lambda loss: loss >= 0)]
+Cost = Annotated[float, Must("a mean number of tokens, not below 0", lambda tokens: tokens >= 0)]
 Metrics = dict[str, Scores]
 Headline = Annotated[str, Must(f"one of {', '.join(HEADLINES)}", lambda name: name in HEADLINES)]
 Rates = Annotated[dict[str, float], Must("rates from 0 to 1 with their ends", _are_rates)]
@@ -110,6 +111,26 @@ class _OverPooled(TypedDict):
     place: str | None
     value: float
     over: float
+    interval: Ends | None
+
+
+class _BlackBox(TypedDict):
+    """How far the quoted score is ahead of a black box, what it costs, and how it was made."""
+
+    over: float | None
+    interval: Ends | None
+    tokens: Cost | None
+    total_tokens: Count | None
+    calibrated_on: Count
+    record: dict[str, Any]
+
+
+class _EnsembleRecord(TypedDict):
+    """The members of the ensemble, of how many, and how far it is ahead of the quoted score."""
+
+    members: list[str]
+    of: Count
+    over: float | None
     interval: Ends | None
 
 
@@ -335,6 +356,8 @@ class _CurveMeta(RunMeta, total=False):
     nuisance: _NuisanceRecord
     pooled: dict[str, _OverPooled]
     best_latents: _BestLatents
+    black_boxes: dict[str, _BlackBox]
+    ensemble: _EnsembleRecord
     procedure: _Procedure | None
     lead: _Lead | None
     optimism: _Optimism | None

@@ -37,7 +37,7 @@ from probekit.evaluation.scores.bootstrap import groups_note
 from probekit.evaluation.scores.permutation import permuted_texts
 from probekit.points import Place, spans_of
 from probekit.tables import TableReport, html_page, html_table, text_table, without_empty_columns
-from probekit.text import counted, printable
+from probekit.text import counted, listed, printable
 
 MOST_NOTES = 6
 LATENTS_NAMED = 5
@@ -223,6 +223,8 @@ def every_note(data: ProbeData) -> list[Note]:
         ("other features", ALWAYS, pooled_note),
         ("autoencoder", ALWAYS, reconstruction_note),
         ("best latents", ALWAYS, latents_note),
+        ("black boxes", ALWAYS, _black_box_note),
+        ("ensemble", ALWAYS, _ensemble_note),
         ("groups", ALWAYS, _groups_note),
         ("k", MOSTLY, _few_features_note),
         ("convergence", MOSTLY, _convergence_note),
@@ -326,6 +328,30 @@ def _few_features_note(data: ProbeData) -> str:
     if used is None or not isinstance(k, int) or k <= len(used):
         return ""
     return f"k = {k}, and {counted(len(used), 'feature')} of {layer.place} vary on train: the probe uses these."
+
+
+def _black_box_note(data: ProbeData) -> str:
+    """How far the quoted score is ahead of each black box, and what that costs."""
+    parts = []
+    for name, each in (data.meta.get("black_boxes") or {}).items():
+        ends = each["interval"]
+        within = "" if ends is None else ", 95% interval [{:+z.3f}, {:+z.3f}]".format(*ends)
+        cost = "" if each["tokens"] is None else f", {each['tokens']:,.1f} tokens a row"
+        over = "" if each["over"] is None else f"{each['over']:+z.3f} over "
+        parts.append(f"{over}{name}{within}{cost}")
+    return f"Black boxes, same rows, paired on test: {'; '.join(parts)}." if parts else ""
+
+
+def _ensemble_note(data: ProbeData) -> str:
+    """Which layers the ensemble is of, and how far it is ahead of the quoted score."""
+    mixed = data.meta.get("ensemble")
+    if mixed is None:
+        return ""
+    ends = mixed["interval"]
+    within = "" if ends is None else ", 95% interval [{:+z.3f}, {:+z.3f}]".format(*ends)
+    over = "" if mixed["over"] is None else f": {mixed['over']:+z.3f} over the quoted score{within}, paired on test"
+    members = f"{listed(mixed['members'], most=6)}, {len(mixed['members'])} of {mixed['of']}"
+    return f"Ensemble of the layers that validation chose ({members}){over}."
 
 
 def _convergence_note(data: ProbeData) -> str:

@@ -22,6 +22,7 @@ from probekit.text import listed, printable, utf8_text
 ROWS_FILE = "predictions.parquet"
 DIGITS = 16  # of the hash of a text: 64 bits, so two of a million texts share one with a chance of 3e-8
 PREDICTED = "predicted "  # begins the column of predicted classes
+BASELINE = "baseline "  # begins the column of a black box's scores
 SCORED_SPLITS = ("validation", "test")
 MOST_PER_BYTE = 100  # values that a byte of the file may stand for; the id of a row takes about one byte
 
@@ -42,6 +43,7 @@ class RowScores:
         scores: place, such as "resid_pre.5" -> float64 [N] for two classes (higher means the second), [N, C] for more;
             the predicted values [N] or [N, K] of a regression.
         predicted: place -> int64 [N], the predicted class; empty for a regression.
+        baselines: name of a black box -> its calibrated log odds, as those of a place; values of a regression.
     """
 
     ids: np.ndarray
@@ -51,6 +53,7 @@ class RowScores:
     groups: np.ndarray
     scores: dict[str, np.ndarray] = field(default_factory=dict)
     predicted: dict[str, np.ndarray] = field(default_factory=dict)
+    baselines: dict[str, np.ndarray] = field(default_factory=dict)
 
 
 def digests_of(inputs: Sequence[Any], has_texts: bool) -> np.ndarray:
@@ -73,6 +76,7 @@ def row_scores_bytes(rows: RowScores) -> bytes:
         columns[place] = _numbers(values)
         if place in rows.predicted:
             columns[PREDICTED + place] = _numbers(rows.predicted[place])
+    columns |= {BASELINE + name: _numbers(values) for name, values in rows.baselines.items()}
     out = io.BytesIO()
     table = pa.Table.from_arrays([*columns.values()], names=[*columns])
     pq.write_table(table, out, compression="zstd")
@@ -144,14 +148,15 @@ def _rows_of(columns: dict[str, np.ndarray], places: Sequence[str], n_classes: i
         check_array(labels, "fi", "label")
         labels = labels.astype(np.float64)
     predicted = {name.removeprefix(PREDICTED): x for name, x in columns.items() if name.startswith(PREDICTED)}
-    scores = {name: x for name, x in columns.items() if not name.startswith(PREDICTED)}
+    baselines = {name.removeprefix(BASELINE): x for name, x in columns.items() if name.startswith(BASELINE)}
+    scores = {name: x for name, x in columns.items() if not name.startswith((PREDICTED, BASELINE))}
     ensure(set(scores) == set(places), f"columns of the places {listed(places, most=4)}", sorted(scores))
     ensure(set(predicted) == set(places if n_classes else ()), "predicted classes of each place", sorted(predicted))
-    for place, x in scores.items():
-        check_array(x, "f", place, shape)
+    for name, x in (*scores.items(), *((BASELINE + name, x) for name, x in baselines.items())):
+        check_array(x, "f", name, shape)
     for place, x in predicted.items():
         _check_classes(x, n_classes, N, PREDICTED + place)
-    return RowScores(ids, digests, splits, labels, groups, scores, predicted)
+    return RowScores(ids, digests, splits, labels, groups, scores, predicted, baselines)
 
 
 def _check_classes(x: np.ndarray, n_classes: int, N: int, name: str) -> None:

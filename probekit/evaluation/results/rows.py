@@ -5,6 +5,7 @@ from typing import Any
 
 from probekit.evaluation.results.data import (
     EMBEDDING,
+    ENSEMBLE,
     BaselineResult,
     LayerResult,
     ProbeData,
@@ -29,15 +30,16 @@ def curve_rows(data: ProbeData) -> list[TableRow]:
     """One row per probe, baseline, control task or random-weights probe, split and metric; then rows of the curve.
 
     The rows of the curve have the kinds "procedure" (the scores of nested folds), "lead" (the quoted score minus the
-    best baseline's, whose name they have), "lead over pooled" (minus that of other features of the same rows: the mean
-    or the last token, or the activations that latents are of), "change without nuisance" (of each place, after the
-    columns were regressed out) and "curve" (the p-value of the best of all layers, which pays for the choice; it has no
-    value).
+    best baseline's, whose name they have), "lead over black box" (minus that of each one), "lead over pooled" (minus
+    that of other features of the same rows: the mean or the last token, or the activations that latents are of),
+    "change without nuisance" (of each place, after the columns were regressed out) and "curve" (the p-value of the best
+    of all layers, which pays for the choice; it has no value).
     """
     rows = [row for layer in data.layers for row in (*_scores(data, "probe", layer), *_of_layer(data, layer))]
     for baseline in data.baselines:
-        reads = baseline.name == EMBEDDING  # the others know nothing of activations, so probes share them
-        rows += [row if reads else {**row, "probe": None} for row in _scores(data, "baseline", baseline)]
+        reads = baseline.name in (EMBEDDING, ENSEMBLE)  # the others know nothing of activations, so probes share them
+        kind = ENSEMBLE if baseline.name == ENSEMBLE else "baseline"
+        rows += [row if reads else {**row, "probe": None} for row in _scores(data, kind, baseline)]
     for kind, layers in (("random-init", data.random_init), ("residual", data.residual)):
         rows += [row for layer in layers for row in _scores(data, kind, layer)]
     for how, layers in data.pooled.items():
@@ -149,6 +151,16 @@ def _of_curve(data: ProbeData) -> list[dict[str, Any]]:
     compared = [("lead", lead["baseline"], lead)] if (lead := data.meta.get("lead")) is not None else []
     pooled = data.meta.get("pooled") or {}
     compared += [("lead over pooled", features_name(how), each) for how, each in pooled.items()]
+    boxes = data.meta.get("black_boxes") or {}
+    compared += [("lead over black box", name, each) for name, each in boxes.items() if each["over"] is not None]
+    if (mixed := data.meta.get("ensemble")) is not None and mixed["over"] is not None:
+        own = {"kind": "ensemble over quoted", "name": ", ".join(mixed["members"]), "metric": data.headline}
+        rows.append({**own, "value": mixed["over"], **ends_of(mixed["interval"])})
+    rows += [
+        {"kind": "baseline", "name": name, "metric": "tokens_per_row", "value": each["tokens"]}
+        for name, each in boxes.items()
+        if each["tokens"] is not None
+    ]
     for kind, name, each in compared:
         own = {"kind": kind, "name": name, "metric": data.headline, "value": each["over"]}
         rows.append({**own, **ends_of(each["interval"])})

@@ -121,13 +121,13 @@ def compared_inputs(task: Task) -> list[Any]:
     Those of a chat task are the contents of its messages, without messages that all rows have, such as one system
     prompt.
     """
-    if not _has_chats(task):
+    if not has_chats(task):
         return task.inputs
     if task.text_of is not None:  # a row for each token
         rows, of = task.texts()
         texts = compared_inputs(replace(task.subset(rows), text_of=None))
         return [texts[i] for i in of.tolist()]
-    chats = [_messages(task, row) for row in range(len(task))]
+    chats = [messages_of(task, row) for row in range(len(task))]
     common = reduce(set.intersection, map(set, chats)) if len(chats) > 1 else set()
     texts = [_joined(chat, common) for chat in chats]
     return texts if all(map(str.strip, texts)) else [_joined(chat, set()) for chat in chats]
@@ -135,7 +135,7 @@ def compared_inputs(task: Task) -> list[Any]:
 
 def as_compared(task: Task) -> Task:
     """The task with its `compared_inputs` as inputs; one without chats is returned as it is."""
-    if not _has_chats(task):
+    if not has_chats(task):
         return task
     made = copy(task)  # without its checks, which take seconds where a million tokens are rows
     fields = dict.fromkeys(("chats", "regions", "token_ids", "generated", "rows_made"))
@@ -144,12 +144,13 @@ def as_compared(task: Task) -> Task:
     return made
 
 
-def _has_chats(task: Task) -> bool:
+def has_chats(task: Task) -> bool:
+    """Whether the texts are chats, before or after a template made texts of them."""
     return task.chats is not None or (task.regions is not None and CHAT in task.info)
 
 
-def _messages(task: Task, row: int) -> list[tuple[str, str]]:
-    """(role, content) of each message."""
+def messages_of(task: Task, row: int) -> list[tuple[str, str]]:
+    """(role, content) of each message of a task with chats."""
     if task.chats is not None:
         return [(one["role"], content_of(one)) for one in task.chats[row]]
     text = str(task.inputs[row])

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -27,11 +27,13 @@ class ChatTemplate:
         text: in Jinja.
         origin: a file's name, for errors and for the record of a run.
         tokens: texts of special tokens by name, such as "bos_token", which the template may write.
+        kind: what it is, for errors.
     """
 
     text: str
     origin: str
     tokens: Mapping[str, str] = field(default_factory=dict)
+    kind: str = "chat template"
 
 
 def template_sha256(template: ChatTemplate) -> str:
@@ -41,7 +43,7 @@ def template_sha256(template: ChatTemplate) -> str:
 
 def described(template: ChatTemplate) -> str:
     """The template as an error names it."""
-    return f"the chat template of {ascii(template.origin)[1:-1]}"
+    return f"the {template.kind} of {ascii(template.origin)[1:-1]}"
 
 
 SECONDS = 10.0  # for one chat, which takes less than a millisecond
@@ -107,6 +109,22 @@ def render_chats(
     finally:
         if child is not None:
             child.close()
+
+
+def render_prompts(template: ChatTemplate, rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
+    """The text of each prompt; a row has the variables of one, and a name for errors.
+
+    Raises:
+        DataError: the template is no valid Jinja, or cannot be used for a row.
+        ProbekitError: the process does not start.
+    """
+    texts: list[str] = []
+    with closing(render_chats(template, rows)) as renderings:  # pyright: ignore[reportArgumentType]
+        for name, one in zip(names, renderings, strict=True):
+            if one.flaw is not None:
+                raise DataError(f"example {name!a:.60}: {described(template)} {one.flaw[1]}; correct it")
+            texts.append(one.text)
+    return texts
 
 
 def _started(template: ChatTemplate, add_generation_prompt: bool, now: datetime) -> "_Child":

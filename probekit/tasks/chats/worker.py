@@ -1,8 +1,9 @@
 """Render chats with a Jinja template, in a process of its own that the parent limits and can end.
 
-Run by path, with a JSON line in and one out for each chat. It imports nothing of probekit. On Linux, a template that
-escaped from Jinja's sandbox would find a process without secrets, with little memory, which can open no file and no
-connection; macOS may not limit its memory, and Windows limits nothing but what the parent limits: time and output.
+Run by path, with a JSON line in and one out for each chat, or for the variables of one prompt. It imports nothing of
+probekit. On Linux, a template that escaped from Jinja's sandbox would find a process without secrets, with little
+memory, which can open no file and no connection; macOS may not limit its memory, and Windows limits nothing but what
+the parent limits: time and output.
 
 The environment is that of `transformers.utils.chat_template_utils`, so that texts are equal to the last character.
 """
@@ -108,9 +109,17 @@ class Renderer:
 
     def text(self, messages: list[dict[str, Any]]) -> str:
         """The text of a chat. Raises TooLongError, and whatever the template raises."""
-        most = self.most + 10 * sum(len(str(message)) for message in messages)
-        parts, length = [], 0
-        for part in self.template.generate(messages=[_with_reasoning(one) for one in messages], **self.given):
+        size = sum(len(str(message)) for message in messages)
+        return self._written(size, {**self.given, "messages": [_with_reasoning(one) for one in messages]})
+
+    def prompt(self, row: dict[str, Any]) -> str:
+        """The text of a prompt with these variables. Raises as `text`."""
+        return self._written(len(_to_json(row)), {**self.given, **row})
+
+    def _written(self, size: int, given: dict[str, Any]) -> str:
+        """What the template writes: a fixed number of characters, and ten for each of `size`, at most."""
+        most, parts, length = self.most + 10 * size, [], 0
+        for part in self.template.generate(**given):
             length += len(part)
             if length > most:
                 raise TooLongError(f"wrote more than {most:,} characters")
@@ -202,11 +211,13 @@ def _between(text: str, marked: str, mark: str, contents: dict[int, str]) -> lis
     return found if at == len(text) else None
 
 
-def answer_to(renderer: Renderer, messages: list[dict[str, Any]]) -> dict[str, Any]:
-    """The text and the places of the contents, or (kind, words) of what is wrong."""
+def answer_to(renderer: Renderer, asked: list[dict[str, Any]] | dict[str, Any]) -> dict[str, Any]:
+    """The text of a chat and the places of its contents, or that of a prompt; or (kind, words) of what is wrong."""
     renderer.dated = False
     try:
-        text = renderer.text(messages)
+        if isinstance(asked, dict):
+            return {"text": renderer.prompt(asked), "places": [], "dated": renderer.dated}
+        messages, text = asked, renderer.text(asked)
         return {"text": text, "places": renderer.places(text, messages), "dated": renderer.dated}
     except Exception as error:
         return {"flaw": _in_words(error)}
