@@ -29,7 +29,7 @@ FLOORS = (  # a room imports rooms of the floors below its own, whether at the t
     {"logging_to"},
     {"engines"},
     {"verbs"},
-    {"cli"},
+    {"cli", "inspect"},
     {"__main__", "methods"},
 )
 MAY_IMPORT = {room: set[str]().union(*FLOORS[:floor]) for floor, rooms in enumerate(FLOORS) for room in rooms}
@@ -42,6 +42,7 @@ ONLY_IN = {
         "models/adapter/model.py",
         "models/adapter/load.py",
     },
+    "inspect_ai": {f"inspect/{name}.py" for name in ("__init__", "hook", "model", "scorer")},
     "pickle": set(),
     "joblib": set(),
 }

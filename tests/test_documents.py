@@ -31,8 +31,9 @@ CHECKS = {  # page -> what holds after its last block
 }
 # What can't run here: reason -> blocks. Their commands are parsed, and their Python has no undefined name.
 NOT_RUN = {
-    "makes the environment": 2,
+    "makes the environment": 3,
     "needs GPUs, other machines and an account": 1,
+    "needs Inspect": 4,
     "needs TransformerLens": 2,
     "needs a GPU": 1,
     "needs a Ray cluster": 3,
@@ -44,7 +45,8 @@ NOT_RUN = {
     "needs the file": 2,
     "needs several GPUs": 2,
     "needs several machines": 2,
-    "needs vLLM": 2,
+    "needs vLLM": 4,
+    "needs vllm-lens": 1,
     "takes a minute": 11,
 }
 

@@ -26,7 +26,7 @@ class ImportJob(Output):
 
 @command(
     "source labels point layers stack_axis n_layers position text_column label_column out dry_run format model dataset "
-    "store_dtype model_name task_name group_column columns header regression max_classes seed"
+    "verify store_dtype model_name task_name group_column columns header regression max_classes seed"
 )
 def import_(job: ImportJob, options: ImportArguments) -> None:
     """Make a store of activations that another program took.
@@ -43,10 +43,12 @@ def import_(job: ImportJob, options: ImportArguments) -> None:
         probekit import acts/ --labels cities.csv
         probekit import acts.npy --labels y.npy --stack-axis 0 --point resid_post --model-name llama --dry-run
         probekit import --format vllm requests/ --model Qwen/Qwen3-8B --dataset cities.csv --layers 0,9,18,27,36
+        probekit import acts/ --labels cities.csv --position last --model gpt2 --verify 50
     """
     check_there(job.source.expanduser())
     check_store_out(options.out)
     from probekit.activations import Store, describe_import, import_as_dict, plan_import, run_import
+    from probekit.activations.imports.verify import verified_text
 
     plan = plan_import(job.source, options)
     as_dict = import_as_dict(plan)
@@ -61,5 +63,8 @@ def import_(job: ImportJob, options: ImportArguments) -> None:
         return saved_rows(partial(Store.progress, begun[0]), len(plan.task), "rows", begun[0])
 
     write = partial(run_import, plan, options.out, progress=console.bars(job.quiet), on_begin=begun.append)
-    path = make_store(describe_import(plan, arrays=False), write, saved, job.quiet).path
-    console.answer(job, lambda: {"store": str(path), **as_dict}, path)
+    store = make_store(describe_import(plan, arrays=False), write, saved, job.quiet)
+    verified = store.meta.get("verified")
+    if verified and not job.quiet:
+        console.note(f"verified: {verified_text(verified)}")
+    console.answer(job, lambda: {"store": str(store.path), **as_dict, "verified": verified}, store.path)

@@ -151,6 +151,7 @@ FUNCTIONS: dict[str, type] = {
     "write_report(runs, out)": options.ReportOptions,
     "model.generate(prompt)": options.GenerateOptions,
     "Monitor(model, probe)": options.MonitorOptions,
+    "probekit.inspect.probe_scorer(probe, model)": options.SampleOptions,
     "results.export(place)": options.ExportOptions,
     "push_to_hub(source, repo)": options.PushOptions,
     "TrainingSettings()": options.TrainingSettings,

@@ -15,6 +15,7 @@ from probekit.options.load import DeviceOptions, ModelArguments, ModelOptions
 from probekit.options.probe import CurvesArguments, ProbeArguments, ProbeOptions
 from probekit.options.prompt import PromptArguments, PromptOptions
 from probekit.options.report import CompareOptions, ReportOptions
+from probekit.options.samples import SampleOptions
 from probekit.options.score import MonitorOptions, ScoreOptions
 from probekit.options.sweep import SweepArguments, SweepOptions
 from probekit.options.task import LabelArguments, LabelOptions, TaskOptions
@@ -46,6 +47,7 @@ __all__ = [
     "PromptOptions",
     "PushOptions",
     "ReportOptions",
+    "SampleOptions",
     "Sampling",
     "ScoreOptions",
     "SweepArguments",

@@ -10,7 +10,7 @@ from probekit.files.remote.path import RemotePath
 from probekit.options.check import is_whole
 from probekit.options.engine import ProgressOptions
 from probekit.options.kinds import DTYPE, Kind, choice, stacked_layers, whole
-from probekit.options.option import OUTPUT, READ, Options, like, option
+from probekit.options.option import CHECKS, OUTPUT, READ, Options, like, option
 from probekit.options.task import TaskOptions
 from probekit.points import HIDDEN, MAX_LAYERS, Place
 from probekit.selections import Selection, check_in_language
@@ -68,7 +68,8 @@ class ImportOptions(Options, heading=READ):
     )
     model: str | None = option(
         None,
-        "Of vLLM: the model that it ran, whose tokenizer and config.json are read.",
+        "Of vLLM: the model that it ran, whose tokenizer and config.json are read. Of arrays: the model to verify "
+        "them against.",
         metavar="NAME|FOLDER",
     )
     dataset: str | None = option(None, "Of vLLM: the texts that it was given, as for extract.", metavar="NAME|PATH")
@@ -102,6 +103,15 @@ class ImportOptions(Options, heading=READ):
         notes='Without it, "not recorded". Of vLLM: the token to keep, or all; without it the last one.',
         kind=Kind(_position, Selection.parse, "TOKEN"),
     )
+    verify: int | None = option(
+        None,
+        "Rows to recompute with --model's own forward pass and compare, drawn with --seed; 0 for none.  [default: 20 "
+        "where its weights are on this machine and fit its memory]",
+        whole(0),
+        notes="States that differ by more than the rounding of their type are refused before anything is written, with "
+        "the likely reason. Of arrays it needs texts and `position`.",
+        heading=CHECKS,
+    )
     dtype: "str | torch.dtype | None" = option(
         None,
         "Type on disk: fp32, fp16 or bf16.  [default: that of the files; fp32 for fp64, and where files differ]",
@@ -125,7 +135,7 @@ class ImportOptions(Options, heading=READ):
     header: bool | None = like(TaskOptions, "header")
     regression: bool = like(TaskOptions, "regression")
     max_classes: int = like(TaskOptions, "max_classes")
-    seed: int = option(0, "Seed for carving splits.", kind=whole(0))
+    seed: int = option(0, "Seed for carving splits and for drawing the rows to verify.", kind=whole(0))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -87,6 +87,7 @@ EARLY = r"""
 2 import MODEL --point nope                            -> nope
 2 import MODEL --stack-axis 2                          -> is the axis of the layers, 0 or 1; got 2
 2 import MODEL --n-layers 0                            -> --n-layers
+2 import MODEL --verify -1                             -> verify must be a whole number, 0 or more; got -1
 3 verify nope                                          -> no store
 3 verify nothing                                       -> no store
 3 repair nope                                          -> no store
@@ -187,6 +188,7 @@ EARLY = r"""
 
 LATE = r"""
 2 import acts                                          -> --labels
+2 import acts --labels y.csv --verify 3                -> name the model with --model
 3 import bad.pt --labels y.csv                         -> is a pickle
 3 import resid_pre.0.npy --labels y.csv                -> NaN in 'resid_pre.0.npy'
 2 import acts --labels years.csv --max-classes 20      -> --regression

@@ -33,13 +33,17 @@ from probekit.activations.imports.array_files import (
     read_rows,
     scan,
 )
-from probekit.activations.imports.plan import STORED_AS, ImportPlan
+from probekit.activations.imports.plan import STORED_AS, ImportPlan, RowCheck
+from probekit.activations.imports.verify import plan_check
 from probekit.activations.layout import Layout
 from probekit.activations.plan.build import SHARD_BYTES
+from probekit.activations.plan.places import width_of
 from probekit.errors import DataError, UsageError
 from probekit.files.run import question_digest
 from probekit.machine.devices import DTYPES
 from probekit.machine.dtypes import dtype_name
+from probekit.models.base import LanguageModel
+from probekit.models.load import outline
 from probekit.options import ImportOptions
 from probekit.options.check import check_path
 from probekit.points import (
@@ -170,6 +174,10 @@ class ArrayFiles:
         check_unchanged(self.states)
         return values
 
+    def type_of(self, place: Place) -> str:
+        """The type of the place's array."""
+        return next(one.array.type_name for one in self.arrays if place in one.places)
+
     def as_dict(self) -> dict[str, Any]:
         """The arrays, JSON-able."""
         return {"arrays": [one.as_json() for one in self.arrays]}
@@ -195,20 +203,30 @@ def plan_arrays(source: str | Path, options: ImportOptions) -> ImportPlan:
         UsageError: an unknown option, or one that is missing: point, stack_axis, n_layers, labels.
         DataError: a file, name, shape, type or label that cannot be used.
     """
-    for name in ("model", "dataset"):
-        if getattr(options, name) is not None:
-            raise UsageError(f"--{name} is for --format vllm; of arrays, name the model with --model-name")
+    if options.dataset is not None:
+        raise UsageError("--dataset is for --format vllm; of arrays, name the table with the texts with --labels")
+    if options.verify and options.model is None:
+        raise UsageError("--verify compares the arrays with a model's forward pass; name the model with --model")
+    if options.verify == 0 and options.model is not None:
+        raise UsageError("--model is what arrays are verified against, so --verify 0 leaves nothing for it to do")
     source = check_path("source", source).expanduser()
     labels = None if options.labels is None else check_path("labels (--labels)", options.labels).expanduser()
     options = replace(options, layers=None if options.layers is None else list(options.layers))
+    model = None if options.model is None else outline(str(options.model), tokenizer=True)
+    if model is not None:
+        if options.n_layers not in (None, model.n_layers):
+            raise UsageError(
+                f"--n-layers {options.n_layers}, and {options.model!a:.60} has {model.n_layers}; leave it out"
+            )
+        options = replace(options, n_layers=model.n_layers)
     files, left_aside = find_array_files(source, labels)
     arrays = [array for file in files for array in arrays_in(file)]
     states = {file: file_state(file) for file in files if file.name != f"{LABELS}.npy"}
     task = _task(source, labels, arrays, options)
     placed = _placed([array for array in arrays if array.name != LABELS], options)
     places, points, n_layers = _ordered(placed, options.n_layers)
-    width_of = {place: _checked_width(one, len(task)) for one in placed for place in one.places}
-    widths = [width_of[place] for place in places]
+    found_widths = {place: _checked_width(one, len(task)) for one in placed for place in one.places}
+    widths = [found_widths[place] for place in places]
     types = {STORED_AS[one.array.type_name] for one in placed}
     dtype = dtype_name(options.dtype) if options.dtype is not None else types.pop() if len(types) == 1 else "float32"
     shard_rows = max(1, SHARD_BYTES // (sum(widths) * DTYPES[dtype].itemsize))
@@ -216,11 +234,12 @@ def plan_arrays(source: str | Path, options: ImportOptions) -> ImportPlan:
     position = NOT_RECORDED if given is None else Selection.of(given)
     if given is not None and not isinstance(given.plain, int):
         task = replace(task, position=given)  # as titles show it; no model reads at an index again
+    check = None if model is None else _check(options, task, model, dict(zip(places, widths, strict=True)))
     return ImportPlan(
         path=source,
         source=ArrayFiles(placed, states, shard_rows, dtype, task),
         task=task,
-        model=options.model_name,
+        model=model.name if model is not None and options.model_name == "unnamed" else options.model_name,
         points=points,
         places=places,
         widths=widths,
@@ -230,7 +249,23 @@ def plan_arrays(source: str | Path, options: ImportOptions) -> ImportPlan:
         dtype=dtype,
         shards=[np.arange(start, min(start + shard_rows, len(task))) for start in range(0, len(task), shard_rows)],
         left_aside=left_aside,
+        check=check,
     )
+
+
+def _check(options: ImportOptions, task: Task, model: LanguageModel, widths: dict[Place, int]) -> RowCheck:
+    """The rows to verify against a model, whose places must have these widths."""
+    if not task.has_texts:
+        raise UsageError("--model verifies arrays on their texts, and there are none; name the column (--text-column)")
+    if options.position is None:
+        raise UsageError("--model verifies arrays at the token that was read; say which with --position, such as last")
+    for place, width in widths.items():
+        if (own := width_of(model, place)) != width:
+            raise DataError(
+                f"{place} is {width:,} wide in the arrays and {own:,} in {options.model!a:.60}; name the model that "
+                "they were taken from (--model)"
+            )
+    return plan_check(options, task, model, None)
 
 
 def _task(source: Path, labels: Path | None, arrays: list[FileArray], options: ImportOptions) -> Task:

@@ -50,6 +50,10 @@ class Source(Protocol):
         """The rows of these examples at each place, [R, D]; errors as in `checked`."""
         ...
 
+    def type_of(self, place: Place) -> str:
+        """The type of a place in the files, as numpy names it; the coarsest where they differ."""
+        ...
+
     def as_dict(self) -> dict[str, Any]:
         """What it says of itself, JSON-able."""
         ...
@@ -57,6 +61,36 @@ class Source(Protocol):
     def lines(self, left_aside: list[str], in_full: bool) -> Iterator[tuple[str, str]]:
         """The same in words, as (key, text), and what was left aside; `in_full` with each array."""
         ...
+
+
+@dataclass(frozen=True, eq=False)
+class RowCheck:
+    """The rows that are compared with our own forward pass before anything is written.
+
+    Attributes:
+        model: what `load_model` takes.
+        rows: ascending indices of examples; none where the weights are not at hand.
+        seed: that they were drawn with.
+        position: of the tokens, as given.
+        bos: whether the texts begin with a BOS; None for the default of `extract`.
+        asked: whether a number of rows was given.
+        why_not: why there are no rows; empty if 0 was given.
+    """
+
+    model: str
+    rows: np.ndarray
+    seed: int
+    position: Any
+    bos: bool | None
+    asked: bool
+    why_not: str
+
+    def __str__(self) -> str:
+        if len(self.rows):
+            return (
+                f"{counted(len(self.rows), 'row')} against the forward pass of {self.model}, before anything is written"
+            )
+        return f"no ({self.why_not})" if self.why_not else "no"
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +111,7 @@ class ImportPlan:
         dtype: name of the type on disk.
         shards: row indices of each shard.
         left_aside: names of files in the folder that give nothing.
+        check: what is verified; None where no model was named.
     """
 
     path: Path
@@ -92,6 +127,7 @@ class ImportPlan:
     dtype: str
     shards: list[np.ndarray] = field(repr=False)
     left_aside: list[str]
+    check: RowCheck | None = None
 
     @property
     def position(self) -> Any:
@@ -123,6 +159,7 @@ def import_as_dict(plan: ImportPlan) -> dict[str, Any]:
         "shards": len(plan.shards),
         "left_aside": [ascii(name)[1:-1] for name in plan.left_aside],
         "has_texts": plan.task.has_texts,
+        **({} if plan.check is None else {"verify": len(plan.check.rows)}),
         **plan.source.as_dict(),
     }
 
@@ -140,6 +177,8 @@ def describe_import(plan: ImportPlan, arrays: bool = True) -> str:
         ("read", f"{spans_of(plan.places)}; token {listed(plan.layout.positions)}"),
         ("size", f"{size}: {rows:,} x {counted(len(plan.places), 'place')} x {widths} {plan.dtype}"),
     ]
+    if plan.check is not None:
+        lines.append(("verify", str(plan.check)))
     if origin := origin_of_splits(task.info):
         lines.append(("splits", origin))
     if alike := look_alike_words(task.label_names[task.target]):

@@ -12,9 +12,10 @@ import numpy as np
 from torch import Tensor
 
 from probekit.activations.imports.arrays import plan_arrays
-from probekit.activations.imports.plan import ImportPlan
+from probekit.activations.imports.plan import ImportPlan, RowCheck
+from probekit.activations.imports.verify import verify_rows
 from probekit.activations.imports.vllm import plan_requests
-from probekit.activations.store.format import FORMAT_VERSION
+from probekit.activations.store.format import FORMAT_VERSION, has_manifest
 from probekit.activations.store.reader import Store
 from probekit.activations.store.writer import NewStore, StoreWriter, begin_store
 from probekit.errors import DataError
@@ -69,26 +70,30 @@ def run_import(
     `on_begin` gets the store's path when every file is checked, just before anything is written.
     """
     n_bytes = plan.row_bytes
-    with progress_bar("import", "B", int(n_bytes.sum()) + plan.source.n_bytes, progress) as bar:
+    with progress_bar("check", "B", plan.source.n_bytes, progress) as bar:
         identity = _identity(plan, plan.source.checked(bar.advance))
-        if out is None:  # equal imports get the same path
-            what = "-".join(plan.points) if plan.source.format == "arrays" else plan.source.format
-            out = Path("runs", folder_name([plan.model, plan.task.name, what, "import"], identity))
-        path = check_any_path("out", out)
-        if on_begin:
-            on_begin(path)
-        new = NewStore(identity, plan.model, plan.task, plan.layout, plan.positions, None, _meta(plan, identity))
-        writer = StoreWriter(path, begin_store(path, new))
-        if writer.is_complete:
-            store = Store(path)
-            writer.mark_newest()
-            return store
+    if out is None:  # equal imports get the same path
+        what = "-".join(plan.points) if plan.source.format == "arrays" else plan.source.format
+        out = Path("runs", folder_name([plan.model, plan.task.name, what, "import"], identity))
+    path = check_any_path("out", out)
+    verified = None if has_manifest(path) else verify_rows(plan, progress)
+    if on_begin:
+        on_begin(path)
+    meta = _meta(plan, identity, verified)
+    writer = StoreWriter(
+        path, begin_store(path, NewStore(identity, plan.model, plan.task, plan.layout, plan.positions, None, meta))
+    )
+    if writer.is_complete:
+        store = Store(path)
+        writer.mark_newest()
+        return store
+    with progress_bar("import", "B", int(n_bytes.sum()), progress) as bar:
         with writer:
             for number, rows in enumerate(plan.shards):
                 if not writer.has(number, rows):
                     writer.write(number, rows, _kept(plan, rows))
                 bar.advance(int(n_bytes[rows].sum()))
-        writer.finish(_meta(plan, identity))
+        writer.finish(_meta(plan, identity, verified))
     return Store(path)
 
 
@@ -109,7 +114,18 @@ def _identity(plan: ImportPlan, of_source: dict[str, Any]) -> dict[str, Any]:
         "position": plan.position,
         "dtype": plan.dtype,
         "shards": len(plan.shards),
+        # rows that somebody asked to verify; those of the default depend on the machine
+        **(
+            {"verify": len(plan.check.rows)}
+            if plan.check is not None and plan.check.asked and len(plan.check.rows)
+            else {}
+        ),
     }
+
+
+def _asked(check: RowCheck | None) -> dict[str, int]:
+    """How many rows somebody asked to verify; those of the default depend on the machine."""
+    return {"verify": len(check.rows)} if check is not None and check.asked and len(check.rows) else {}
 
 
 def _kept(plan: ImportPlan, rows: np.ndarray) -> dict[Place, Tensor]:
@@ -124,7 +140,7 @@ def _kept(plan: ImportPlan, rows: np.ndarray) -> dict[Place, Tensor]:
     return kept
 
 
-def _meta(plan: ImportPlan, identity: dict[str, Any]) -> dict[str, Any]:
+def _meta(plan: ImportPlan, identity: dict[str, Any], verified: dict[str, Any] | None) -> dict[str, Any]:
     """Provenance of the values: most of the store's manifest."""
     packages = ["torch", "numpy", "safetensors", *(["tokenizers"] if plan.source.format == "vllm" else [])]
     return {
@@ -135,6 +151,7 @@ def _meta(plan: ImportPlan, identity: dict[str, Any]) -> dict[str, Any]:
         "target": plan.task.target,
         "seed": plan.task.info.get("seed"),
         "source": str(plan.path),
+        "verified": verified,
         "versions": versions_of(*packages),
         "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
     }

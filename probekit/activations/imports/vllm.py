@@ -30,6 +30,7 @@ from probekit.activations.imports.array_files import (
     scan,
 )
 from probekit.activations.imports.plan import STORED_AS, ImportPlan
+from probekit.activations.imports.verify import plan_check
 from probekit.activations.layout import row_bytes
 from probekit.activations.plan.build import SHARD_BYTES, plan_extraction
 from probekit.activations.plan.plan import ExtractionPlan
@@ -130,6 +131,11 @@ class VllmFiles:
             parts += [self._kept(x_STD, read, row) for read in self.reading.reading.reads]
         return dict(zip(self.places, torch.cat(parts, 1), strict=True))
 
+    def type_of(self, place: Place) -> str:
+        """The coarsest type of the files."""
+        order = ("bfloat16", "float16", "float32", "float64")
+        return min((request.states.type_name for request in self.files), key=order.index)
+
     def _kept(self, x_STD: Tensor, read: ReadTokens, row: int) -> Tensor:
         """The tokens of one position, or their mean."""
         layout = self.reading.layout
@@ -194,6 +200,7 @@ def plan_requests(source: str | Path, options: ImportOptions) -> ImportPlan:
         dtype=dtype,
         shards=np.split(np.arange(len(number)), np.flatnonzero(np.diff(number)) + 1),
         left_aside=left_aside,
+        check=plan_check(options, reading.task, model, bos),
     )
 
 

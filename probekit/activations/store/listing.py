@@ -41,6 +41,8 @@ class StoreInfo:
         statistics: True if the store holds statistics.
         edits: what the model ran with: "project_out at resid_pre.5, all tokens".
         labels: label sets of the complete store.
+        verified: of an import, how many rows were compared with the model's own forward pass: "20 rows verified", "not
+            verified"; empty of an extraction.
         missing: of an unfinished store made in parts, those that lack shards or statistics: "part 2/4 (1 of 3 shards)".
     """
 
@@ -55,6 +57,7 @@ class StoreInfo:
     statistics: bool = False
     edits: str = ""
     labels: list[str] = field(default_factory=list)
+    verified: str = ""
     missing: str = ""
 
     @property
@@ -80,7 +83,8 @@ class StoreInfo:
         state = "complete, with statistics" if self.is_complete and self.statistics else self.state
         labels = f"; labels {listed([printable(one) for one in self.labels])}" if self.labels else "; no labels"
         labels = labels if self.is_complete else f"; missing in {self.missing}" if self.missing else ""
-        return f"{state}: {self.model} on {self.task}, {self.places}, {size}{edits}{labels}"
+        verified = f"; {self.verified}" if self.verified else ""
+        return f"{state}: {self.model} on {self.task}, {self.places}, {size}{edits}{labels}{verified}"
 
 
 def list_stores(root: str | AnyPath = "runs") -> list[StoreInfo]:
@@ -147,6 +151,9 @@ def _info(path: AnyPath) -> StoreInfo:
             store = Store(path)
             known["labels"] = [*store.labels, *store.task.token_labels]
             state, created = "complete", store.meta["created"]
+            if store.meta.get("kind") == "import":
+                n = (store.meta.get("verified") or {}).get("rows", 0)
+                known["verified"] = f"{counted(n, 'row')} verified" if n else "not verified"
         else:
             state, created, known["missing"] = _state(path, plan)
     except NotReached:

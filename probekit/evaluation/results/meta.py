@@ -263,6 +263,7 @@ class ActivationsRecord(TypedDict, total=False):
     tokenizer_fingerprint: str | None
     task_fingerprint: str | None
     source_fingerprint: str | None
+    verified: Any
     dtype: str
     compute_dtype: str
     bos: bool | None

@@ -27,7 +27,7 @@ PACKAGES = ("torch", "numpy", "scikit-learn", "scipy")
 # keys of the activations' record that are copied into the record of the results
 ORIGIN = ("model_fingerprint", "tokenizer_fingerprint", "task_fingerprint", "dtype", "compute_dtype", "bos", "cut")
 ORIGIN += ("revision",)  # of a model of the Hub, or a checkpoint, where one was named
-ORIGIN += ("kind", "source_fingerprint")  # of imports
+ORIGIN += ("kind", "source_fingerprint", "verified")  # of imports
 ORIGIN += (FINGERPRINTS,)  # of labels that were joined later
 ORIGIN += ("edits", "edit_positions", "edited")  # of a model that ran under edits
 ORIGIN += ("via", "quantize")  # of a model that this project's own code did not compute

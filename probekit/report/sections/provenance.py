@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from probekit.activations import Store, load_activations
+from probekit.activations.imports.verify import verified_text
 from probekit.errors import ProbekitError
 from probekit.evaluation import ProbeCurves, ProbeResults
 from probekit.evaluation.results.wording import latents_read, reconstruction_text
@@ -80,6 +81,7 @@ def _facts(run: ReportRun, meta: Mapping[str, Any]) -> list[tuple[str, str]]:
     pairs += [("Store", str(run.store.path))] if run.store is not None else []
     pairs += [("Model", str(meta["model"]))] + [("Task", str(meta[key])) for key in ("task",) if meta.get(key)]
     pairs += [(name, _plain(read[key])) for key, name in NAMES.items() if key in read]
+    pairs += [("Rows of the import verified", verified_text(read["verified"]))] if "verified" in read else []
     for place, one in latents_read(meta).items():
         said = (f"{one['sae']}, which reads {one['of']}", reconstruction_text(one), f"fingerprint {one['fingerprint']}")
         pairs.append((f"Autoencoder of {place}", "; ".join(filter(None, said))))
