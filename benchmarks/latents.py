@@ -20,6 +20,7 @@ from torch.nn.functional import normalize
 
 import probekit as pk
 from probekit.activations.activations import ActivationSet
+from probekit.activations.latents import Latents
 from probekit.evaluation import ProbeCurves
 from probekit.evaluation.results.by_k import chosen_k, curves_by_k
 from probekit.latents import Sae
@@ -50,7 +51,7 @@ def wide(rows: int = 100_000) -> None:
     cfg = SaeConfig("topk", WIDTH, LATENTS, WIDTH, k=ALIVE, place=Place("resid_post", 0))
     sae = Sae(cfg, {"W_enc": W.T.contiguous(), "W_dec": W, **zeros}, "random")
     task = pk.Task("planted", [[i] for i in range(rows)], {"label": labels}, splits=splits)
-    latents = ActivationSet({Place("resid_post", 0): x}, task).encode(sae)
+    latents = Latents(ActivationSet({Place("resid_post", 0): x}, task), [sae])
     print(f"before: {peak()}")
     start = time.perf_counter()
     matrix = latents.sparse(Place("latents", 0))
@@ -67,6 +68,7 @@ def tasks(model: str, sae: str, files: list[Path]) -> None:
     loaded, encoder = pk.load_model(model), pk.load_sae(sae)
     assert encoder.cfg.place is not None
     point, layer = encoder.cfg.place
+    assert layer is not None
     print("| task, rows | metric | best latent alone | k | k-sparse | activations | difference, 95% | explained |")
     print("|---|---|---|---|---|---|---|---|")
     for file in files:

@@ -20,6 +20,7 @@ def main(
 ) -> None:
     """Train on every token of the text; the learning rate decays over the last fifth of the steps."""
     point, layer = Place.of(place)
+    assert layer is not None, "name a layer: resid_post.2"
     paragraphs = [line for line in text.read_text(encoding="utf-8").split("\n") if line.strip()]
     loaded = pk.load_model(model)
     rows = pk.extract(loaded, paragraphs, points=point, layers=layer, position="all")[point, layer].float()
@@ -29,6 +30,7 @@ def main(
     W_enc, b_enc = W_dec.detach().T.clone().requires_grad_(), torch.zeros(latents, requires_grad=True)
     optimizer = torch.optim.Adam([W_enc, W_dec, b_enc, b_dec], 1e-3)
     rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, 5 * (1 - step / steps)))
+    found = loss = torch.zeros(1, 1)
     for _ in range(steps):
         x = rows[torch.randint(len(rows), (2048,))]
         values, chosen = ((x - b_dec) @ W_enc + b_enc).topk(k)
@@ -46,7 +48,7 @@ def main(
     about = {"hook_name": f"blocks.{layer}.hook_{point}", "model_name": loaded.name}
     sizes = {"architecture": "topk", "d_in": rows.shape[1], "d_sae": latents, "k": k}
     (out / "cfg.json").write_text(json.dumps({**sizes, "apply_b_dec_to_input": True, "metadata": about}))
-    print(f"{out}: variance not explained {loss.item():.3f}, {int((found > 0).any(0).sum())} latents alive in a batch")
+    print(f"{out}: variance not explained {loss.item():.3f}, {int((found != 0).any(0).sum())} latents alive in a batch")
 
 
 if __name__ == "__main__":

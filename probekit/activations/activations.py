@@ -157,7 +157,7 @@ class Activations(NamedPlaces, Mapping[Place, Tensor]):
         return registries.METHODS["encode_activations"](self, saes, force, keep, progress)
 
     def kept_latents(self) -> Sequence[Any]:
-        """The latents that are kept along with these activations, `KeptLatents`; a store may have some."""
+        """The latents that are kept along with these activations, `StoredLatents`; a store may have some."""
         return []
 
     def keep(self, sae: Sae, reads: Place, about: dict[str, Any], progress: bool | None = None) -> None:

@@ -5,14 +5,15 @@ Axes: N examples, R rows of a place, D width of what is read, F latents.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
-from scipy.sparse import csr_array, vstack
+from scipy.sparse import csr_array
 from torch import Tensor
 
 from probekit.activations.activations import Activations, RowsOf, _At, _EachToken, _View
+from probekit.activations.store.kept_latents import StoredLatents
 from probekit.errors import UsageError
 from probekit.latents.config import plain_name
 from probekit.latents.reconstruction import explained_variance
@@ -23,7 +24,9 @@ from probekit.latents.sparse import (
     at_once,
     check_latents,
     dead_latents,
+    dense_size,
     encoded_sparse,
+    stacked,
 )
 from probekit.points import Place, PointSpec, UnknownPoint, as_extracted, base_name, in_stack, spans_of
 from probekit.text import kind_of
@@ -62,28 +65,6 @@ def encoded_rows(acts: Activations, sae: Sae, reads: Place, examples: np.ndarray
     return found
 
 
-class KeptLatents(Protocol):
-    """Latents of one place that were kept, as `Latents` reads them.
-
-    Attributes:
-        reads: the place that the autoencoder read.
-        width: F.
-        name: of the autoencoder.
-        fingerprint: of the autoencoder.
-        about: what was measured of it, such as the variance it explains; JSON-able.
-    """
-
-    reads: Place
-    width: int
-    name: str
-    fingerprint: str
-    about: dict[str, Any]
-
-    def shards(self) -> Iterator[tuple[np.ndarray, csr_array]]:
-        """Some examples at a time: (examples int64, their rows [R, F])."""
-        raise NotImplementedError
-
-
 @dataclass(frozen=True, eq=False)
 class _OneEncoder:
     """What the latents of one place come from: an autoencoder, what was kept of it, or both."""
@@ -93,7 +74,7 @@ class _OneEncoder:
     name: str
     fingerprint: str
     sae: Sae | None
-    kept: KeptLatents | None
+    kept: StoredLatents | None
     about: dict[str, Any]
 
 
@@ -216,10 +197,10 @@ class Latents(_View):
         for examples, rows in kept.shards() if kept else self._sparse_shards(place):
             numbers.append(self.layout.index(place, examples))
             blocks.append(rows)
-            n_bytes, dense_bytes = n_bytes + SPARSE_BYTES * rows.nnz, dense_bytes + 4 * rows.shape[0] * rows.shape[1]
+            n_bytes, dense_bytes = n_bytes + SPARSE_BYTES * rows.nnz, dense_bytes + dense_size(rows)
             if not kept and (2 * n_bytes > dense_bytes or (room is not None and COPIES_OF_SPARSE * n_bytes > room)):
                 return None
-        joined: csr_array = vstack(blocks, format="csr")
+        joined = stacked(blocks)
         del blocks
         every = np.concatenate(numbers)
         joined = joined if (np.diff(every) > 0).all() else joined[np.argsort(every)]
@@ -229,7 +210,7 @@ class Latents(_View):
         return joined
 
     def _sparse_shards(self, place: Place) -> Iterator[tuple[np.ndarray, csr_array]]:
-        """As `KeptLatents.shards`, checked."""
+        """As `StoredLatents.shards`, checked."""
         one, source = self._of[place], self._source
         assert one.sae is not None
         every = np.arange(source.n_examples)
@@ -285,8 +266,10 @@ def before_encoding(acts: Activations) -> Activations | None:
     if not isinstance(acts, _At | _EachToken | RowsOf):
         return None
     source = before_encoding(acts.source if isinstance(acts, RowsOf) else acts._source)
-    if source is None or isinstance(acts, RowsOf):
-        return None if source is None else RowsOf(source, acts._index)
+    if source is None:
+        return None
+    if isinstance(acts, RowsOf):
+        return RowsOf(source, acts._index)
     return _At(source, *acts.made_with) if isinstance(acts, _At) else _EachToken(source)
 
 

@@ -4,6 +4,7 @@ Axes: R rows, F latents.
 """
 
 from collections.abc import Callable
+from typing import cast
 
 import numpy as np
 import torch
@@ -25,8 +26,18 @@ def at_once(n_latents: int) -> int:
 
 def encoded_sparse(sae: Sae, rows: Tensor) -> csr_array:
     """The latents of rows [R, D] that are not 0: float32 [R, F]."""
-    found = [_sparse(sae.encode(block)) for block in rows.split(at_once(sae.cfg.d_latents))]
-    return vstack(found, format="csr")
+    return stacked([_sparse(sae.encode(block)) for block in rows.split(at_once(sae.cfg.d_latents))])
+
+
+def stacked(blocks: list[csr_array]) -> csr_array:
+    """The rows of blocks [R, F], one below the other."""
+    return csr_array(vstack(blocks, format="csr"))
+
+
+def dense_size(latents: csr_array) -> int:
+    """Bytes of the latents [R, F] with every 0, in float32."""
+    rows, width = cast("tuple[int, int]", latents.shape)
+    return 4 * rows * width
 
 
 def _sparse(latents: Tensor) -> csr_array:

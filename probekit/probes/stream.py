@@ -5,7 +5,7 @@ Axes: N rows, D features, B rows of a block.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -59,7 +59,7 @@ class SparseRows(Stream):
     @classmethod
     def of(cls, matrix: "csr_array", room: int | None = None) -> "SparseRows":
         """The rows of a matrix."""
-        n, d = map(int, matrix.shape)  # pyright: ignore[reportOptionalIterable]
+        n, d = cast("tuple[int, int]", matrix.shape)
         size = max(1, BLOCK_BYTES // (NUMBER * d))
 
         def read() -> Iterator[Tensor]:

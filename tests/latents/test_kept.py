@@ -11,6 +11,7 @@ from scipy.sparse import csr_array
 
 import probekit as pk
 from probekit.activations import Store
+from probekit.activations.latents import Latents
 from probekit.causal.behaviour.reconstruction import reconstruction_loss
 from probekit.errors import DataError, StorageError, UsageError
 from probekit.evaluation.fits.stream import features_to_fit, stream_of
@@ -58,8 +59,8 @@ def store(tmp_path: Path, model: LanguageModel) -> Store:
 
 def test_kept_latents_are_the_encoded_ones(store: Store) -> None:
     sae = an_sae(1, d=store.width(Place("resid_pre", 1)))
-    wanted = store.encode(sae)
-    kept = store.encode(sae, keep=True)
+    wanted, kept = Latents(store, [sae]), store.encode(sae, keep=True)
+    assert isinstance(kept, Latents)
     place = Place("latents", 1)
     assert kept.is_kept(place)
     assert not wanted.is_kept(place)
@@ -103,7 +104,7 @@ def test_keeping_resumes_and_finds_damage(store: Store) -> None:
     file = next(folder.glob("*.safetensors"))
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
-    file.write_bytes(data)
+    file.write_bytes(bytes(data))
     with pytest.raises(StorageError, match="does not match its checksum"):
         _ = pk.load_activations(store.path).encode()["latents.1"]
     with pytest.raises(StorageError, match="latents/"):

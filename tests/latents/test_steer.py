@@ -1,5 +1,7 @@
 """A latent's decoder direction steers and erases as any direction does."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -47,7 +49,9 @@ def test_steering_and_erasing_by_a_latent_change_the_model() -> None:
 
 def test_directions_of_latents_are_refused_for_anything_else() -> None:
     acts, sae = some_acts(), an_sae(1)
-    for given, how in ((acts, {"method": "latent"}), (acts.encode(sae), {}), (acts, {"latent": 3})):
+    cases: list[tuple[Any, dict[str, Any]]]
+    cases = [(acts, {"method": "latent"}), (acts.encode(sae), {}), (acts, {"latent": 3})]
+    for given, how in cases:
         with pytest.raises(UsageError, match="method 'latent' is for latents"):
             pk.steering_vectors(given, **how)
     with pytest.raises(UsageError, match="latent is one of 0 to 47, got 48"):

@@ -54,7 +54,16 @@ class _About(TypedDict):
 
 @dataclass(frozen=True, eq=False)
 class StoredLatents:
-    """The complete latents of one autoencoder; see `KeptLatents`."""
+    """The complete latents of one autoencoder.
+
+    Attributes:
+        store: that keeps them.
+        folder: in the store.
+        run: the records.
+        plan: what is kept.
+        about: what was measured of the autoencoder, such as the variance it explains; JSON-able.
+        check: how bytes are compared with their checksums, as for `Store`.
+    """
 
     store: AnyPath
     folder: str

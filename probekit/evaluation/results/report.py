@@ -324,8 +324,8 @@ def _few_features_note(data: ProbeData) -> str:
     """That fewer features vary than a k-sparse probe may use."""
     k = ((data.meta.get("estimator") or {}).get("parameters") or {}).get("k")
     layer = None if data.quoted is None else data.quoted.layer
-    used = getattr(layer and layer.probe, "neurons_", None)
-    if used is None or not isinstance(k, int) or k <= len(used):
+    used = None if layer is None else getattr(layer.probe, "neurons_", None)
+    if layer is None or used is None or not isinstance(k, int) or k <= len(used):
         return ""
     return f"k = {k}, and {counted(len(used), 'feature')} of {layer.place} vary on train: the probe uses these."
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from probekit.activations.latents import KeptLatents, latents_of
+from probekit.activations.latents import latents_of
+from probekit.activations.store.kept_latents import StoredLatents
 from probekit.activations.store.reader import Store
 from probekit.evaluation.results.data import ProbeData
 from probekit.evaluation.results.wording import interval_text, latents_read, metric_name, number_text
@@ -51,14 +52,14 @@ def latents_section(data: ProbeData, store: Store | None) -> Section | None:
     return Section("latents", "Best latents", html_of([Lines([about]), PageTable(rows, wraps=True)]))
 
 
-def _kept(store: Store, data: ProbeData, place: str) -> KeptLatents | None:
+def _kept(store: Store, data: ProbeData, place: str) -> StoredLatents | None:
     """What the store keeps of the autoencoder that was read."""
     mark = latents_read(data.meta).get(place, {}).get("fingerprint")
     every = [one for one in store.kept_latents() if one.fingerprint == mark]
     return next((one for one in every if str(latents_of(one.reads)) == place), None)
 
 
-def _strongest_tokens(store: Store, kept: KeptLatents, numbers: Sequence[int]) -> Mapping[int, list[str]]:
+def _strongest_tokens(store: Store, kept: StoredLatents, numbers: Sequence[int]) -> Mapping[int, list[str]]:
     """For each latent, its strongest tokens with their texts; nothing where the store does not know the characters."""
     layout, task = store.layout, store.task
     if layout.characters is None or not task.has_texts:
@@ -72,8 +73,9 @@ def _strongest_tokens(store: Store, kept: KeptLatents, numbers: Sequence[int]) -
             found = [(float(column[i]), int(text_of[i]), int(rows[i])) for i in some if column[i] > 0]
             top[number] = heapq.nlargest(STRONGEST, [*top[number], *found])
     texts: Any = task.inputs
+    ends = layout.characters
     return {
-        number: [_in_context(texts[text], *layout.characters[row].tolist(), value) for value, text, row in own]
+        number: [_in_context(texts[text], int(ends[row, 0]), int(ends[row, 1]), value) for value, text, row in own]
         for number, own in top.items()
     }
 
