@@ -42,7 +42,7 @@ NOT_RUN = {
     "needs a tracker": 1,
     "needs an object store": 3,
     "needs data and a model from elsewhere": 2,
-    "needs the file": 2,
+    "needs the file": 3,
     "needs several GPUs": 2,
     "needs several machines": 2,
     "needs vLLM": 4,

@@ -146,7 +146,7 @@ def test_an_instance_keeps_its_parameters_and_its_class_has_the_default_ones(wor
     acts = world()
     few = train_probes(acts, probe=KSparseProbe(k=2), layers=2, **BARE)
     assert np.count_nonzero(few.best.probe.coef_) == 2
-    assert (few.meta["probe"], few.meta["C"]) == ("KSparseProbe(k=2)", list(DEFAULT_C))
+    assert (few.meta["probe"], few.meta["C"]) == ("k-sparse-2", list(DEFAULT_C))
     assert few.meta["estimator"]["parameters"] == {"C": 1.0, "k": 2, "method": "mean-difference"}
     named, classed = (train_probes(acts, probe=probe, layers=2, **BARE) for probe in ("ridge", RidgeProbe))
     assert named == classed
