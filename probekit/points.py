@@ -104,6 +104,9 @@ _SHORT = re.compile(r"(.+)\.([0-9]{1,100})")
 PointSpec = str | tuple[str, int | None]
 
 
+LATENTS = "latents"  # a point of autoencoders, which no model has
+
+
 class UnknownPoint(UsageError, KeyError):
     """No such point; a KeyError too, so that `in` and `.get` of a cache behave."""
 

@@ -156,8 +156,8 @@ class Activations(NamedPlaces, Mapping[Place, Tensor]):
         """
         return registries.METHODS["encode_activations"](self, saes, force, keep, progress)
 
-    def kept_latents(self) -> Sequence[Any]:
-        """The latents that are kept along with these activations, `StoredLatents`; a store may have some."""
+    def kept_latents(self, fingerprint: str | None = None, reads: Place | None = None) -> Sequence[Any]:
+        """The latents that are kept along with these activations, `StoredLatents`: all, or those of one autoencoder."""
         return []
 
     def keep(self, sae: Sae, reads: Place, about: dict[str, Any], progress: bool | None = None) -> None:

@@ -22,17 +22,15 @@ from probekit.latents.sparse import (
     COPIES_OF_SPARSE,
     SPARSE_BYTES,
     at_once,
-    check_latents,
-    dead_latents,
+    checked_latents,
     dense_size,
-    encoded_sparse,
     stacked,
 )
-from probekit.points import Place, PointSpec, UnknownPoint, as_extracted, base_name, in_stack, spans_of
+from probekit.points import LATENTS, Place, PointSpec, UnknownPoint, as_extracted, base_name, in_stack, spans_of
 from probekit.text import kind_of
 
-LATENTS = "latents"
 REMEMBERED_BYTES = 1 << 28  # of the sparse latents of one place that the next read finds
+MEASURED_SHARDS = 4
 MEASURED_ROWS = 1_000  # that say how much of the variance an autoencoder explains
 
 
@@ -59,10 +57,8 @@ def encoded_rows(acts: Activations, sae: Sae, reads: Place, examples: np.ndarray
     Raises:
         DataError: one is NaN or infinite.
     """
-    found = encoded_sparse(sae, rows)
     ends = np.cumsum(acts.layout.counts(reads)[examples])
-    check_latents(sae.name, found, lambda row: acts.ids[int(examples[np.searchsorted(ends, row, side="right")])])
-    return found
+    return checked_latents(sae, rows, lambda row: acts.ids[int(examples[np.searchsorted(ends, row, side="right")])])
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,32 +89,32 @@ class Latents(_View):
     in_shards = True
 
     def __init__(self, source: Activations, saes: Sequence[Sae] | None, force: bool = False):
-        kept = source.kept_latents()
-        self._last: tuple[Place, csr_array] | None = None
+        self._last: tuple[Activations, Place, csr_array] | None = None
         self._of: dict[Place, _OneEncoder] = {}
         if saes is None:
+            kept = source.kept_latents()
             found = [_OneEncoder(one.reads, one.width, one.name, one.fingerprint, None, one, one.about) for one in kept]
             if not found:
                 raise UsageError(
-                    "no latents are kept here; name autoencoders: encode(load_sae(PATH)) (--sae PATH), or keep theirs "
-                    "with extract --sae PATH"
+                    "no latents are kept here: name autoencoders, encode(load_sae(PATH)) (--sae PATH), keep theirs "
+                    "with extract --sae PATH, or call encode() on the store itself"
                 )
         else:
-            known = {(one.fingerprint, one.reads): one for one in kept}
             widths, found = {place: source.width(place) for place in source}, []
             for sae in saes:
                 reads = check_reads(sae, widths, str(source.meta.get("model", "")), force)
                 mark = sae.fingerprint()
-                there = known.get((mark, reads))
+                there = next(iter(source.kept_latents(mark, reads)), None)
                 about = there.about if there else _measured(source, sae, reads)
                 found.append(_OneEncoder(reads, sae.cfg.d_latents, sae.name, mark, sae, there, about))
         for one in found:
             place = latents_of(one.reads)
             if place in self._of:
-                raise UsageError(f"{self._of[place].name!a:.200} and {one.name!a:.200} are of one layer; encode each")
+                raise UsageError(one_layer(self._of[place].name, one.name))
             self._of[place] = one
+        read = {"position": source.meta.get("position")}  # a mean of latents is none of what they are of
         about = {
-            str(place): {"of": str(one.reads), "sae": one.name, "fingerprint": one.fingerprint, **one.about}
+            str(place): {"of": str(one.reads), "sae": one.name, "fingerprint": one.fingerprint, **read, **one.about}
             for place, one in self._of.items()
         }
         points = list(dict.fromkeys(point for point, _ in self._of))
@@ -135,6 +131,10 @@ class Latents(_View):
         if unknown := [one.name for one in self._of.values() if one.sae is None]:
             raise UsageError(f"this needs the autoencoder {unknown[0]!a:.200} itself; name it (--sae PATH)")
         return [one.sae for one in self._of.values() if one.sae is not None]
+
+    def sae(self, place: Place) -> Sae:
+        """The autoencoder of a place; errors as `saes`."""
+        return self.saes[[*self].index(place)]
 
     def about(self, place: Place) -> dict[str, Any]:
         """What was measured of the autoencoder, such as the variance it explains; JSON-able."""
@@ -158,18 +158,9 @@ class Latents(_View):
         if kept := self._of[place].kept:
             yield from ((examples, torch.from_numpy(rows.toarray())) for examples, rows in kept.shards())
             return
-        source, reads, layout = self._source, self._of[place].reads, self._source.layout
-        if source.in_shards:
-            for examples, rows in source.shards(reads):
-                yield examples, torch.cat([*self.encoded(place, [rows])])
-            return
-        rows, ends = source._rows(reads), np.cumsum(layout.counts(reads))
-        start = 0
-        while start < len(ends):
-            before = int(ends[start - 1]) if start else 0
-            stop = max(start + 1, int(np.searchsorted(ends, before + at_once(self.width(place)), side="right")))
-            yield np.arange(start, stop), torch.cat([*self.encoded(place, [rows[before : int(ends[stop - 1])]])])
-            start = stop
+        source = self._source
+        for examples, rows in source.shards(self.reads(place)) if source.in_shards else self._in_blocks(place):
+            yield examples, torch.cat([*self.encoded(place, [rows])])
 
     def encoded(self, place: Place, blocks: Iterable[Tensor]) -> Iterator[Tensor]:
         """The latents of a place, some rows at once, from blocks of rows that its autoencoder reads."""
@@ -190,33 +181,64 @@ class Latents(_View):
         Raises:
             DataError: NaN or infinity.
         """
-        if self._last is not None and self._last[0] == place:
-            return self._last[1]
         kept = self._of[place].kept
+        shards = kept.shards() if kept else self._sparse_shards(place)
+        numbered = ((self.layout.index(place, examples), rows) for examples, rows in shards)
+        return self.joined(self, place, numbered, None if kept else room, bool(kept))
+
+    def joined(
+        self,
+        acts: Activations,
+        place: Place,
+        numbered: Iterable[tuple[np.ndarray, csr_array]],
+        room: int | None,
+        whatever_it_takes: bool = False,
+    ) -> csr_array | None:
+        """Blocks of latents as one matrix, which the next call for the same activations finds.
+
+        Args:
+            acts: these latents, or rows of them.
+            place: of the latents.
+            numbered: the numbers of some rows, and the rows [R, F].
+            room: bytes that they may take; None is no limit.
+            whatever_it_takes: never give up.
+
+        Returns:
+            The matrix in the order of the numbers; None as for `sparse`.
+        """
+        if self._last is not None and self._last[0] is acts and self._last[1] == place:
+            return self._last[2]
         numbers, blocks, n_bytes, dense_bytes = [], list[csr_array](), 0, 0
-        for examples, rows in kept.shards() if kept else self._sparse_shards(place):
-            numbers.append(self.layout.index(place, examples))
+        for some, rows in numbered:
+            numbers.append(some)
             blocks.append(rows)
             n_bytes, dense_bytes = n_bytes + SPARSE_BYTES * rows.nnz, dense_bytes + dense_size(rows)
-            if not kept and (2 * n_bytes > dense_bytes or (room is not None and COPIES_OF_SPARSE * n_bytes > room)):
+            too_many = 2 * n_bytes > dense_bytes or (room is not None and COPIES_OF_SPARSE * n_bytes > room)
+            if too_many and not whatever_it_takes:
                 return None
-        joined = stacked(blocks)
+        found = stacked(blocks)
         del blocks
         every = np.concatenate(numbers)
-        joined = joined if (np.diff(every) > 0).all() else joined[np.argsort(every)]
-        if not joined.nnz and len(every):
-            raise dead_latents(self._of[place].name)
-        self._last = (place, joined) if n_bytes <= REMEMBERED_BYTES else None
-        return joined
+        found = found if (np.diff(every) > 0).all() else found[np.argsort(every)]
+        self._last = (acts, place, found) if n_bytes <= REMEMBERED_BYTES else None
+        return found
 
     def _sparse_shards(self, place: Place) -> Iterator[tuple[np.ndarray, csr_array]]:
         """As `StoredLatents.shards`, checked."""
         one, source = self._of[place], self._source
         assert one.sae is not None
-        every = np.arange(source.n_examples)
-        shards = source.shards(one.reads) if source.in_shards else [(every, source._rows(one.reads))]
-        for examples, rows in shards:
+        for examples, rows in source.shards(one.reads) if source.in_shards else self._in_blocks(place):
             yield examples, encoded_rows(source, one.sae, one.reads, examples, rows)
+
+    def _in_blocks(self, place: Place) -> Iterator[tuple[np.ndarray, Tensor]]:
+        """What is read, in memory, of as many examples as are encoded at once."""
+        reads = self.reads(place)
+        rows, ends, start = self._source._rows(reads), np.cumsum(self._source.layout.counts(reads)), 0
+        while start < len(ends):
+            before = int(ends[start - 1]) if start else 0
+            stop = max(start + 1, int(np.searchsorted(ends, before + at_once(self.width(place)), side="right")))
+            yield np.arange(start, stop), rows[before : int(ends[stop - 1])]
+            start = stop
 
     def _rows(self, place: Place) -> Tensor:
         if self.is_kept(place):
@@ -231,8 +253,6 @@ class Latents(_View):
                 found = block.new_empty(len(rows), block.shape[1])
             found[start : start + len(block)] = block
             start += len(block)
-        if start and not bool(found.any()):
-            raise dead_latents(self._of[place].name)
         return found if start else torch.zeros(0, self.width(place))
 
     def _n_bytes(self) -> int:
@@ -240,32 +260,47 @@ class Latents(_View):
 
 
 class Unencoded(_View):
-    """The activations that latents are of, at the places of the latents.
+    """Activations at the places of latents: those that they are of, or at other places of their source.
 
     Args:
         latents: whose autoencoders read them.
+        at: place of latents -> a place of the source; None is what is read.
     """
 
-    def __init__(self, latents: Latents):
-        self.reads = latents.reads
+    def __init__(self, latents: Latents, at: Mapping[Place, Place] | None = None):
+        self._at = {place: latents.reads(place) for place in latents} if at is None else at
         super().__init__(latents._source, latents.task, latents.layout, points=latents.points)
-        self._places = [*latents]
+        self._places = [*self._at]
+        for place in self._at.values():
+            self._source._known(place)
+
+    def reads(self, place: Place) -> Place:
+        """The place of the source."""
+        return self._at[place]
 
     def _rows(self, place: Place) -> Tensor:
         return self._source._rows(self.reads(place))
+
+    def some_rows(self, place: Place, rows: np.ndarray) -> Tensor:
+        """Some rows of a place, [n, D]."""
+        return self._source.some_rows(self.reads(place), rows)
 
     def width(self, place: Place) -> int:
         """D of what is read."""
         return self._source.width(self.reads(place))
 
 
-def before_encoding(acts: Activations) -> Activations | None:
-    """The same rows of what latents are of; None for activations that are no latents."""
+def before_encoding(acts: Activations, at: Mapping[Place, Place] | None = None) -> Activations | None:
+    """The same rows of what latents are of, or `at` other places; None for activations that are no latents.
+
+    Raises:
+        UnknownPoint: a place was not extracted.
+    """
     if isinstance(acts, Latents):
-        return Unencoded(acts)
+        return Unencoded(acts, at)
     if not isinstance(acts, _At | _EachToken | RowsOf):
         return None
-    source = before_encoding(acts.source if isinstance(acts, RowsOf) else acts._source)
+    source = before_encoding(acts.source if isinstance(acts, RowsOf) else acts._source, at)
     if source is None:
         return None
     if isinstance(acts, RowsOf):
@@ -273,24 +308,46 @@ def before_encoding(acts: Activations) -> Activations | None:
     return _At(source, *acts.made_with) if isinstance(acts, _At) else _EachToken(source)
 
 
-def sae_of(acts: Activations, place: Place) -> Sae:
-    """The autoencoder of latents.
+def has_means(acts: Activations) -> bool:
+    """Whether rows that were selected from others are means of several."""
+    while isinstance(acts, _At | _EachToken | RowsOf):
+        if isinstance(acts, _At) and acts._chosen.is_mean:
+            return True
+        acts = acts.source if isinstance(acts, RowsOf) else acts._source
+    return False
 
-    Raises:
-        UsageError: their latents were kept, and it is not known itself.
-    """
+
+def latents_under(acts: Activations) -> Latents | None:
+    """The latents that rows were selected from; None for activations that are none."""
     while not isinstance(acts, Latents):
-        acts = acts.source if isinstance(acts, RowsOf) else acts._source  # pyright: ignore[reportAttributeAccessIssue]
-    return acts.saes[[*acts].index(place)]
+        if not isinstance(acts, _At | _EachToken | RowsOf):
+            return None
+        acts = acts.source if isinstance(acts, RowsOf) else acts._source
+    return acts
 
 
 def _measured(source: Activations, sae: Sae, reads: Place) -> dict[str, Any]:
-    """The share of the variance that an autoencoder explains, on some of the rows that it reads."""
-    n = int(source.layout.counts(reads).sum())
-    if not n or sae.cfg.is_transcoder:
+    """The share of the variance that an autoencoder explains, on some of the rows that it reads, of few shards."""
+    if sae.cfg.is_transcoder:
         return {}
-    rows = np.unique(np.linspace(0, n - 1, min(n, MEASURED_ROWS)).astype(np.int64))
-    return {"explained": explained_variance(sae, source.some_rows(reads, rows)), "rows": len(rows)}
+    every: Any = source
+    while isinstance(every, _View):
+        every = every._source
+    shards = every.shard_examples() if every.in_shards else [np.arange(source.n_examples)]
+    few = np.unique(np.linspace(0, len(shards) - 1, MEASURED_SHARDS).astype(np.int64))
+    examples = np.sort(np.concatenate([shards[i] for i in few]))
+    rows = source.layout.index(reads, examples[examples < source.n_examples])
+    rows = rows[np.unique(np.linspace(0, len(rows) - 1, min(len(rows), MEASURED_ROWS)).astype(np.int64))]
+    explained = explained_variance(sae, source.some_rows(reads, rows)) if len(rows) else float("nan")
+    return {"explained": explained, "rows": len(rows)} if np.isfinite(explained) else {}
+
+
+def one_layer(first: str, second: str) -> str:
+    """The message for two autoencoders of one layer."""
+    return (
+        f"{first!a:.200} and {second!a:.200} are of one layer, and a layer has the latents of one; name one: "
+        "encode(load_sae(PATH)) (--sae PATH)"
+    )
 
 
 def latents_of(reads: Place) -> Place:

@@ -25,13 +25,13 @@ from probekit.options.picture import PictureOptions
 from probekit.options.probe import BY_HEAD
 from probekit.options.prompt import PromptOptions
 from probekit.options.question import Question, asked_by, content_of_file, default_folder
+from probekit.points import LATENTS
 from probekit.text import listed
 
 if TYPE_CHECKING:
     from probekit.activations import Activations, Store
     from probekit.evaluation import ProbeResults
 
-LATENTS = "latents"  # the point of those that the store keeps, where no autoencoder is named
 ORDER = """
     store layer point label probe position quick out baseline metric C
     sae force by within least_texts aggregate concatenate folds drop_leaks ensemble on_bad_row nuisance shift_column

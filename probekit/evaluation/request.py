@@ -25,7 +25,7 @@ from probekit.evaluation.surface.within import RowGroup, row_groups
 from probekit.options import CurveOptions, CurvesArguments
 from probekit.options.curve import SEQUENCE_NAMES
 from probekit.options.probe import BY_HEAD
-from probekit.points import HEAD_POINTS, PAIR_POINTS, Place, base_name, has_layers, places_of, short_name
+from probekit.points import HEAD_POINTS, LATENTS, PAIR_POINTS, Place, base_name, has_layers, places_of, short_name
 from probekit.probes import Probe
 from probekit.probes.find import find_probe, probe_name
 from probekit.selections import ALL
@@ -232,7 +232,13 @@ def _most_varied(acts: Activations, label: str) -> Activations:
 
 
 def _side_by_side(acts: Activations, curves: Curves) -> tuple[Activations, Curves]:
-    """Activations in which the places of each curve are one, and their curves of that one place."""
+    """Activations in which the places of each curve are one, and their curves of that one place.
+
+    Raises:
+        UsageError: latents, whose probes could not say what they read.
+    """
+    if any(base_name(point) == LATENTS for point, _ in curves):
+        raise UsageError("latents of several layers are not put side by side (--concatenate); probe each layer")
     joined = SideBySide(acts, [places for _, places in curves])
     return joined, [(place.point, [place]) for place in joined]
 
@@ -395,7 +401,7 @@ def random_init_activations(
     joined = source if isinstance(source, SideBySide) else None
     wanted = places if joined is None else joined.joined
     if missing := [place for place in wanted if place not in other]:
-        of_latents = base_name(missing[0].point) == "latents"
+        of_latents = base_name(missing[0].point) == LATENTS
         how = "encode it with the same autoencoder" if of_latents else "make it with the same points"
         raise UsageError(f"random_init= has no activations of {missing[0]}; {how}")
     return other if joined is None else joined.same_of(other)

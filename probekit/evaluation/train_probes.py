@@ -17,7 +17,6 @@ from scipy.linalg import eigh
 
 from probekit.activations.activations import Activations
 from probekit.activations.labelled import label, with_label_columns, with_task
-from probekit.activations.latents import LATENTS
 from probekit.errors import DataError
 from probekit.evaluation.by_head.train import expand_heads
 from probekit.evaluation.by_position.train import GridPlan, expand_positions, fit_grids, grid_results, plan_grid
@@ -56,7 +55,7 @@ from probekit.machine.progress import shown_parts
 from probekit.machine.threads import one_thread
 from probekit.options import CurvesArguments
 from probekit.options.probe import BY_HEAD
-from probekit.points import Place, base_name
+from probekit.points import LATENTS, Place, base_name
 from probekit.probes.base import as_numpy
 from probekit.probes.sequence.ragged import pooled_rows
 
@@ -174,8 +173,13 @@ def _parts(place: FittedPlace) -> list[Predictions]:
 
 
 @one_thread()
-def curve_results(label_set: LabelSetPlan, request: Request, fits: SetFits, options: CurvesArguments) -> ProbeResults:
-    """The results of one point: its layers compared with one another, with chance and with the baselines."""
+def curve_results(
+    label_set: LabelSetPlan, request: Request, fits: SetFits, options: CurvesArguments, known: dict[Any, dict[str, Any]]
+) -> ProbeResults:
+    """The results of one point: its layers compared with one another, with chance and with the baselines.
+
+    `known` has the best latents of the curves before: those of other probes of the same rows are the same.
+    """
     plan, fitted = label_set.plan, [fits.own[place] for place in request.places]
     layers, chance = _compared(fitted, plan, None if options.folds or options.quick else options.seed)
     baselines = [*label_set.baselines, *([] if options.baselines is False else _embedding(fitted))]
@@ -199,9 +203,10 @@ def curve_results(label_set: LabelSetPlan, request: Request, fits: SetFits, opti
         spread=_spread(layers, request, plan, options),
         residual=_numbers(left),
     )
-    best, protocol = results.selected, plan.grid.protocol
-    if best is not None and base_name(best.point) == LATENTS and plan.grid.n_classes and protocol.folds is None:
-        meta["best_latents"] = best_latents(request.features, Place(best.point, best.layer), plan)
+    if (best := _latents_to_name(results, request, plan)) is not None:
+        key = id(request.features), request.rows_key, best
+        known[key] = known.get(key) or best_latents(request.features, best, plan)
+        meta["best_latents"] = known[key]
     quoted, meta["procedure"] = _quoted(results, fitted, plan)
     if left and quoted is not None and results.procedure is not None:  # no place of the curve may be quoted
         residual = ProbeResults([place.result for place in left], [], {"headline": plan.headline})
@@ -222,6 +227,13 @@ def curve_results(label_set: LabelSetPlan, request: Request, fits: SetFits, opti
     if label_set.boxes:
         meta["black_boxes"] = black_box_records(label_set.boxes, quoted, plan)
     return results
+
+
+def _latents_to_name(results: ProbeResults, request: Request, plan: CurvePlan) -> Place | None:
+    """The selected place, if it is of latents that can be ranked: of classes, a row for each example, without folds."""
+    best = results.selected
+    ranked = plan.grid.n_classes and plan.grid.protocol.folds is None and not request.probe.of_sequences
+    return Place(best.point, best.layer) if best is not None and base_name(best.point) == LATENTS and ranked else None
 
 
 def _numbers(places: Sequence[FittedPlace]) -> list[LayerResult]:
@@ -322,7 +334,8 @@ def train_curves(
         fits = fit_sets(acts, sets, options, fit_elsewhere)
         begin("comparing layers")
         order = _in_order([each.requests for each in sets])
-        curves = [curve_results(sets[i], sets[i].requests[point], fits[i], options) for i, point in order]
+        known: dict[Any, dict[str, Any]] = {}
+        curves = [curve_results(sets[i], sets[i].requests[point], fits[i], options, known) for i, point in order]
     return ProbeCurves(curves) if options.several else curves[0]
 
 

@@ -50,15 +50,26 @@ def _sparse(latents: Tensor) -> csr_array:
     return csr_array(parts, shape=tuple(latents.shape))
 
 
-def check_latents(name: str, latents: csr_array, id_of: Callable[[int], str]) -> None:
-    """Raise a DataError if a latent is NaN or infinite; `id_of` names the example of a row."""
+def checked_latents(sae: Sae, rows: Tensor, id_of: Callable[[int], str]) -> csr_array:
+    """As `encoded_sparse`.
+
+    Args:
+        sae: the autoencoder.
+        rows: what it reads, [R, D].
+        id_of: a row -> the id of its example.
+
+    Raises:
+        DataError: a latent is NaN or infinite.
+    """
+    latents = encoded_sparse(sae, rows)
     bad = np.flatnonzero(~np.isfinite(latents.data))
     if len(bad):
         row = int(np.searchsorted(latents.indptr, bad[0], side="right")) - 1
         raise DataError(
-            f"latents of {name!a:.200} hold NaN or infinity, as in example {id_of(row)!a}; check the activations, "
+            f"latents of {sae.name!a:.200} hold NaN or infinity, as in example {id_of(row)!a}; check the activations, "
             "or extract them again in float32"
         )
+    return latents
 
 
 def dead_latents(name: str) -> DataError:

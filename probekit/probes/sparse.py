@@ -155,7 +155,7 @@ def feature_columns(X: Tensor | Stream, columns: np.ndarray) -> Tensor:
     """Some of the features of all rows, in the order of the labels: float64 [N, k]."""
     which = torch.from_numpy(columns)
     if isinstance(X, Tensor):
-        return X[:, which.to(X.device)].double()
+        return X[:, which.to(X.device)].cpu().double()
     if isinstance(X, SparseRows):
         return torch.from_numpy(X.matrix[:, columns].toarray()).double()
     found = torch.empty(X.n, len(columns), dtype=torch.float64)

@@ -1,6 +1,7 @@
 """Probes of latents as probes of the activations that the latents are of, so that a model's texts can be scored."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,13 @@ def applied_to_model(results: ProbeData, place: str, probe: Any, sae: Any = None
     if probe.of_sequences:
         raise DataError(f"the probe of {place} is one over a sequence of latents, which cannot be applied to a model")
     one = read[place]
-    if not isinstance(sae, Sae | str | None):
+    position = str(results.meta.get("position"))
+    if "mean" in position and str(one.get("position")) != position:
+        raise DataError(
+            f"the probe reads the mean of latents over tokens ({position}), and a model is scored with the latents of "
+            f"one token; extract with --position {position}, and encode that, or read another token"
+        )
+    if not isinstance(sae, Sae | str | Path | None):
         raise UsageError(f"sae is what load_sae gives, or its path; got {kind_of(sae)}")
     try:
         found = sae if isinstance(sae, Sae) else load_sae(one["sae"] if sae is None else sae)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from probekit.activations.latents import Latents, check_reads, encode_activations
+from probekit.activations.latents import Latents, check_reads, encode_activations, latents_of, one_layer
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.store.reader import Store
 from probekit.causal.behaviour.reconstruction import reconstruction_loss
@@ -12,6 +12,7 @@ from probekit.errors import UsageError
 from probekit.evaluation.results.wording import reconstruction_text
 from probekit.latents import Sae, load_sae
 from probekit.options import ExtractArguments
+from probekit.points import Place
 from probekit.text import printable
 
 
@@ -50,8 +51,12 @@ def with_places_read(options: ExtractArguments, saes: Sequence[Sae]) -> ExtractA
 def check_saes(plan: ExtractionPlan, saes: Sequence[Sae], force: bool) -> None:
     """Raise before anything is computed unless the plan keeps what the autoencoders read; errors as `encode`."""
     widths = dict(zip(plan.places, plan.widths, strict=True))
+    names: dict[Place, str] = {}
     for sae in saes:
-        check_reads(sae, widths, plan.model.name, force)
+        place = latents_of(check_reads(sae, widths, plan.model.name, force))
+        if place in names:
+            raise UsageError(one_layer(names[place], sae.name))
+        names[place] = sae.name
 
 
 def keep_latents(
@@ -80,9 +85,9 @@ def latents_in_words(latents: Latents) -> list[str]:
 
 
 def _loss(plan: ExtractionPlan, sae: Sae, reads: Any) -> dict[str, Any]:
-    """What splicing it in costs; nothing for transcoders, and for models that predict no tokens of these texts."""
+    """What splicing it in costs; nothing for transcoders, edited runs, and models that predict no tokens of texts."""
     model = plan.model
-    if sae.cfg.is_transcoder or hasattr(model, "decode") or not model.has_logits:
+    if plan.edits is not None or sae.cfg.is_transcoder or hasattr(model, "decode") or not model.has_logits:
         return {}
     texts = [plan.sequences[i].tolist() for i in range(min(len(plan.sequences), 1000))]
     return reconstruction_loss(model, sae, reads, texts, plan.sequences.n_bos)

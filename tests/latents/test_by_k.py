@@ -1,5 +1,6 @@
 """Latents by k: a curve for each k, the k that validation chooses, the best latents, and where they are strongest."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -109,3 +110,24 @@ def test_the_report_shows_the_tokens_where_a_latent_is_strongest(tmp_path: Path)
     text = str(store.inputs[example])
     assert f"[{text[start:stop]}]" in page
     assert f"{float(values[row]):.3g}" in page
+
+
+def test_curves_of_other_rows_or_autoencoders_are_no_curve_by_k(curves: ProbeCurves) -> None:
+    first = curves_by_k([*curves.values()])[1]
+    other_sae = pk.train_probes(some_acts().encode(an_sae(1, seed=3)), probe="k-sparse-4", quick=True, progress=False)
+    other_seed = pk.train_probes(some_acts().encode(an_sae(1)), probe="k-sparse-4", seed=3, quick=True, progress=False)
+    same = pk.train_probes(some_acts().encode(an_sae(1)), probe="k-sparse-4", quick=True, progress=False)
+    assert not curves_by_k([first, other_sae])
+    assert not curves_by_k([first, other_seed])
+    assert [*curves_by_k([first, same])] == [1, 4]
+    renamed = dataclasses.replace(same, meta={**same.meta, "task": "another"})
+    assert not curves_by_k([first, renamed])
+
+
+def test_the_picture_of_nested_folds_has_the_scores_of_the_procedure() -> None:
+    latents = some_acts().encode([an_sae(0), an_sae(1), an_sae(2)])
+    several = pk.train_probes(latents, probes=["k-sparse-1", "k-sparse-4"], folds=3, C=1.0, controls=0, progress=False)
+    by_k = curves_by_k([*several.values()])
+    (line,) = [mark for mark in k_chart(by_k).marks if isinstance(mark, Series)]
+    assert line.ys == tuple(curve.estimate[0] for curve in by_k.values())
+    assert line.name == "k-sparse probe, nested folds"

@@ -122,7 +122,7 @@ def test_probes_of_latents_are_those_of_the_encoded_rows() -> None:
     ("saes", "error", "message"),
     [
         ([an_sae(7)], UnknownPoint, "no activations of resid_pre.7 here"),
-        ([an_sae(1), an_sae(1)], UsageError, "are of one layer; encode each"),
+        ([an_sae(1), an_sae(1)], UsageError, "are of one layer, and a layer has the latents of one"),
         ([an_sae(1, place=None)], UsageError, "the files of 'sae1' do not name the point that it reads; name it"),
         (
             [an_sae(1, place=None, hook="ln2.hook_normalized")],
@@ -203,3 +203,26 @@ def test_dead_latents_and_a_k_above_those_that_are_alive() -> None:
     results = pk.train_probes(acts.encode(sae), probe="k-sparse", quick=True, progress=False)
     assert sorted(results.layers[0].probe.neurons_) == [0, 1, 2]
     assert "k = 16, and 3 features of latents.1 vary on train: the probe uses these." in results.summary()
+
+
+def test_a_dead_autoencoder_of_random_weights_is_no_error() -> None:
+    acts, sae = some_acts(), an_sae(1, activation="relu")
+    sae.b_enc[:] = -8.0
+    noise = ActivationSet({place: 1e-3 * acts[place] for place in acts}, acts.task)
+    results = pk.train_probes(acts.encode(sae), random_init=noise.encode(sae), probe="k-sparse", progress=False)
+    assert results.random_init[0].metrics["test"]["accuracy"] == pytest.approx(0.5)
+
+
+def test_a_probe_over_a_sequence_of_latents_trains() -> None:
+    model, task = pk.load_model("agreement-gpt2"), pk.load_task("agreement", limit=60)
+    acts = pk.extract(model, task, points="resid_pre", layers=1, position="all", progress=False)
+    latents = acts.encode(an_sae(1, d=model.cfg.d_model))
+    results = pk.train_probes(latents, probe="mean-diff", aggregate="mean", quick=True, progress=False)
+    assert "best_latents" not in results.meta
+    with pytest.raises(DataError, match="over a sequence of latents, which cannot be applied"):
+        results.score(model, ["one"])
+
+
+def test_latents_are_not_put_side_by_side() -> None:
+    with pytest.raises(UsageError, match="latents of several layers are not put side by side"):
+        pk.train_probes(some_acts().encode([an_sae(0), an_sae(2)]), concatenate=True, progress=False)

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,11 +12,12 @@ from scipy.sparse import csr_array
 
 import probekit as pk
 from probekit.activations import Store
+from probekit.activations.activations import RowsOf
 from probekit.activations.latents import Latents
 from probekit.causal.behaviour.reconstruction import reconstruction_loss
 from probekit.errors import DataError, StorageError, UsageError
 from probekit.evaluation.fits.stream import features_to_fit, stream_of
-from probekit.interventions import through
+from probekit.interventions import project_out, through
 from probekit.latents import Sae
 from probekit.models.base import LanguageModel
 from probekit.points import Place
@@ -197,3 +199,47 @@ def test_extract_keeps_latents_for_the_command_line_and_python(tmp_path: Path, m
         pk.extract(model, task, sae=str(folder))
     with pytest.raises(UsageError, match=r"no activations of resid_pre.1 here"):
         pk.extract(model, task, out=tmp_path / "other", points="mlp_out", sae=str(folder))
+
+
+def test_two_autoencoders_of_one_layer_are_refused_before_anything_is_computed(tmp_path: Path, model) -> None:
+    folders = [
+        str(sae_files(tmp_path / str(seed), an_sae(1, seed=seed, d=model.cfg.d_model), "agreement-gpt2"))
+        for seed in (0, 1)
+    ]
+    with pytest.raises(UsageError, match="are of one layer, and a layer has the latents of one"):
+        pk.extract(model, pk.load_task("agreement", limit=9), out=tmp_path / "store", sae=folders, progress=False)
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_loss_is_not_measured_under_edits(tmp_path: Path, model) -> None:
+    folder = str(sae_files(tmp_path / "sae", an_sae(1, d=model.cfg.d_model), "agreement-gpt2"))
+    edits = {("resid_pre", 0): project_out(torch.ones(model.cfg.d_model))}
+    task = pk.load_task("agreement", limit=9)
+    acts = pk.extract(model, task, out=tmp_path / "store", sae=folder, edits=edits, progress=False)
+    about = acts.encode().meta["latents"]["latents.1"]
+    assert "explained" in about
+    assert "loss" not in about
+
+
+@pytest.mark.parametrize("position", ["all", ["last", -2]])
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_only_the_rows_that_are_read_are_encoded(tmp_path: Path, model, position, on_disk: bool, monkeypatch) -> None:
+    how: dict[str, Any] = {"points": "resid_pre", "layers": 1, "position": position, "progress": False}
+    task = pk.load_task("agreement", limit=10)
+    acts = pk.extract(model, task, out=tmp_path / "store" if on_disk else None, **how)
+    sae, place = an_sae(1, d=model.cfg.d_model), Place("latents", 1)
+    latents = acts.encode(sae)
+    some = np.array([20, 3, 11])
+    wanted = latents.at("last")[place]
+    seen = list[int]()
+    encode = Sae.encode
+    monkeypatch.setattr(Sae, "encode", lambda self, x: (seen.append(len(x)), encode(self, x))[1])
+    for view, rows in (
+        (latents.at("last"), wanted),
+        (RowsOf(latents.at("last"), some), wanted[torch.from_numpy(some)]),
+    ):
+        seen.clear()
+        stream = stream_of(view, place, sparse=True)
+        assert isinstance(stream, SparseRows)
+        torch.testing.assert_close(held(stream), rows)
+        assert sum(seen) == len(rows)

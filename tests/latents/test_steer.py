@@ -8,7 +8,7 @@ import torch
 
 import probekit as pk
 from probekit.errors import UsageError
-from probekit.points import Place
+from probekit.points import Place, UnknownPoint
 from tests.latents.test_encode import an_sae, some_acts
 
 
@@ -56,3 +56,19 @@ def test_directions_of_latents_are_refused_for_anything_else() -> None:
             pk.steering_vectors(given, **how)
     with pytest.raises(UsageError, match="latent is one of 0 to 47, got 48"):
         pk.steering_vectors(acts.encode(sae), method="latent", latent=48)
+
+
+def test_a_transcoder_writes_elsewhere() -> None:
+    acts = some_acts()
+    sae = an_sae(1, place_out=Place("resid_pre", 2), is_transcoder=True)
+    acts["resid_pre.2"].mul_(50)
+    vectors = pk.steering_vectors(acts.encode(sae), method="latent", latent=4)
+    assert [*vectors] == [Place("resid_pre", 2)]
+    one = vectors["resid_pre", 2]
+    along = acts["resid_pre.2"].double()[torch.from_numpy(acts.splits == "train")] @ one.vector_D
+    assert one.std == pytest.approx(float(along.std(correction=0)))
+    elsewhere = an_sae(1, place_out=Place("mlp_out", 1), is_transcoder=True)
+    with pytest.raises(UnknownPoint, match=r"no activations of mlp_out.1 here"):
+        pk.steering_vectors(acts.encode(elsewhere), method="latent", latent=4)
+    with pytest.raises(UsageError, match="of several autoencoders is another one in each"):
+        pk.steering_vectors(acts.encode([an_sae(0), an_sae(1)]), method="latent", latent=4)

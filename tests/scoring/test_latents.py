@@ -34,11 +34,13 @@ def trained(model: LanguageModel, sae: Sae, probe: str = "k-sparse", position: s
     return found
 
 
-@pytest.mark.parametrize("probe", ["k-sparse", "mean-diff"])
-def test_scores_of_texts_are_those_of_their_latents(model: LanguageModel, sae: Sae, probe: str) -> None:
-    results = trained(model, sae, probe)
+@pytest.mark.parametrize(("probe", "position"), [("k-sparse", "last"), ("mean-diff", "last"), ("mean-diff", "mean")])
+def test_scores_of_texts_are_those_of_their_latents(
+    model: LanguageModel, sae: Sae, probe: str, position: str
+) -> None:
+    results = trained(model, sae, probe, position)
     task = pk.load_task("agreement", limit=20)
-    latents = pk.extract(model, task, points="resid_pre", layers=1, position="last", progress=False).encode(sae)
+    latents = pk.extract(model, task, points="resid_pre", layers=1, position=position, progress=False).encode(sae)
     wanted = results.layers[0].probe.decision_function(latents["latents.1"])
     scores = results.score(model, task.inputs, progress=False)
     np.testing.assert_allclose(scores.scores, wanted, rtol=1e-3, atol=1e-3)
@@ -71,3 +73,15 @@ def test_another_autoencoder_is_refused(model: LanguageModel, sae: Sae, tmp_path
     plain = pk.train_probes(acts, quick=True, progress=False)
     with pytest.raises(UsageError, match="leave the autoencoder"):
         plain.score(model, ["one"], sae=sae)
+
+
+def test_a_mean_of_latents_is_not_the_latents_of_a_mean(model: LanguageModel, sae: Sae) -> None:
+    task = pk.load_task("agreement", limit=60)
+    acts = pk.extract(model, task, points="resid_pre", layers=1, position="all", progress=False)
+    results = pk.train_probes(acts.encode(sae), position="mean", probe="mean-diff", quick=True, progress=False)
+    with pytest.raises(DataError, match="reads the mean of latents over tokens"):
+        results.score(model, ["one"])
+    inside = pk.train_probes(acts.at("mean").encode(sae), probe="mean-diff", quick=True, progress=False)
+    wanted = inside.layers[0].probe.decision_function(acts.at("mean").encode(sae)["latents.1"])[:5]
+    scores = inside.score(model, task.inputs[:5], progress=False)
+    np.testing.assert_allclose(scores.scores, wanted, rtol=1e-3, atol=1e-2)

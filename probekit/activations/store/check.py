@@ -23,7 +23,7 @@ from probekit.activations.store.format import (
     record_piece,
     unfinished_advice,
 )
-from probekit.activations.store.kept_latents import LATENTS, stored_latents
+from probekit.activations.store.kept_latents import stored_latents
 from probekit.activations.store.labels import FOLDER as LABELS
 from probekit.activations.store.labels import SPLITS_FILE, label_files, read_label_file, read_splits
 from probekit.activations.store.shard import Record, load_record, repair_advice
@@ -35,6 +35,7 @@ from probekit.files.durable import TEMPORARY, each_of, entries
 from probekit.files.remote.attempts import NotReached
 from probekit.files.remote.path import AnyPath
 from probekit.options.check import check_any_path
+from probekit.points import LATENTS
 from probekit.text import counted as how_many
 
 THREADS = 4  # reading and hashing release the GIL

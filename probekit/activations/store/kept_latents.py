@@ -1,6 +1,6 @@
 """Latents that a store keeps: of each shard those that are not 0, and which these are.
 
-    STORE/latents/NAME-DIGEST/plan.json      of which autoencoder, and which place it reads
+    STORE/latents/PLACE-DIGEST/plan.json     of which autoencoder, and which place it reads
                               00012.json     a record: the file that holds a shard's latents
                               about.json     what was measured; once it is there, so is every shard
                               5f0c....safetensors   counts [R, 1], numbers [nnz, 1], values [nnz, 1]
@@ -10,7 +10,6 @@ Axes: R rows of a shard, F latents, nnz those that are not 0.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Any, TypedDict, cast
 
 import numpy as np
@@ -27,10 +26,9 @@ from probekit.files.remote.path import AnyPath
 from probekit.files.run import AGAIN, PLAN, Run, begin_run, folder_name
 from probekit.latents.sae import Sae
 from probekit.machine.progress import progress_bar
-from probekit.points import Place
+from probekit.points import LATENTS, Place
 from probekit.text import counted
 
-LATENTS = "latents"  # the folder
 ABOUT = "about"
 FORMAT = 1
 _TENSORS = ("counts", "numbers", "values")
@@ -119,6 +117,11 @@ class StoredLatents:
         return record
 
 
+def latents_folder(fingerprint: str, reads: Place) -> str:
+    """The folder, in a store, of the latents of an autoencoder that reads a place."""
+    return f"{LATENTS}/{folder_name([str(reads)], [fingerprint, str(reads)])}"
+
+
 def every_stored(store: AnyPath, seal: str, check: str) -> list[StoredLatents]:
     """The complete latents in a store whose plan has this seal; errors as `stored_latents`."""
     folders = sorted(f"{LATENTS}/{one.path.name}" for one in entries(store / LATENTS))
@@ -167,7 +170,7 @@ def write_latents(
         StorageError: the disk refused, or holds damaged files.
     """
     fingerprint = sae.fingerprint()
-    name = folder_name([PurePosixPath(sae.name).name, str(reads)], [fingerprint, str(reads)])
+    path = store / latents_folder(fingerprint, reads)
     plan = _Plan(
         format=FORMAT,
         store=plan_seal,
@@ -180,9 +183,9 @@ def write_latents(
 
     def same(found: dict[str, Any], ours: dict[str, Any]) -> None:
         if {**found, "name": ""} != {**ours, "name": ""}:
-            raise StorageError(f"{str(store / LATENTS / name)!a} holds other latents; {AGAIN}")
+            raise StorageError(f"{str(path)!a} holds other latents; {AGAIN}")
 
-    run = begin_run(store / LATENTS / name, plan, "is of other latents", same)
+    run = begin_run(path, plan, "is of other latents", same)
     missing = run.to_do(map(record_piece, shards))
     with progress_bar("latents", "shards", len(missing), progress) as bar:
         for number in (int(piece) for piece in missing):

@@ -7,7 +7,6 @@ from typing import Any
 
 from probekit.activations.parts.cut import missing_parts, parts_in_words
 from probekit.activations.store.format import PlanFile, has_manifest, read_plan
-from probekit.activations.store.kept_latents import LATENTS
 from probekit.activations.store.reader import Store
 from probekit.activations.store.writer import CONTINUATIONS
 from probekit.activations.sums.statistics import FOLDER as STATISTICS
@@ -18,7 +17,7 @@ from probekit.files.remote.attempts import NotReached
 from probekit.files.remote.path import AnyPath
 from probekit.manifest import dated_manifests, no_store_under, results_home
 from probekit.options.check import check_any_path
-from probekit.points import spans_of
+from probekit.points import LATENTS, spans_of
 from probekit.results.kinds import KINDS
 from probekit.text import counted, listed, printable
 

@@ -30,7 +30,13 @@ from probekit.activations.store.format import (
     stored_rows,
     unfinished_advice,
 )
-from probekit.activations.store.kept_latents import StoredLatents, every_stored, write_latents
+from probekit.activations.store.kept_latents import (
+    StoredLatents,
+    every_stored,
+    latents_folder,
+    stored_latents,
+    write_latents,
+)
 from probekit.activations.store.labels import stored_labels, with_stored_labels
 from probekit.activations.store.shard import Record, repair_advice
 from probekit.activations.store.tensors import ONCE, SIZE, check_shard_sizes, chunks, prefetch, read_tensor
@@ -182,9 +188,16 @@ class Store(Activations):
             for rows, tensor in waiting:
                 yield rows, tensor.result()
 
-    def kept_latents(self) -> list[StoredLatents]:
-        """The latents that `encode(..., keep=True)` wrote here."""
-        return every_stored(self.path, self._plan.seal, self._check)
+    def kept_latents(self, fingerprint: str | None = None, reads: Place | None = None) -> list[StoredLatents]:
+        """The latents that `encode(..., keep=True)` wrote here: all, or those of one autoencoder at a place.
+
+        Raises:
+            StorageError: they are damaged.
+        """
+        if fingerprint is None or reads is None:
+            return every_stored(self.path, self._plan.seal, self._check)
+        found = stored_latents(self.path, latents_folder(fingerprint, reads), self._plan.seal, self._check)
+        return [] if found is None else [found]
 
     def keep(self, sae: Sae, reads: Place, about: dict[str, Any], progress: bool | None = None) -> None:
         """Write the latents of an autoencoder that reads a place, and what was measured of it; see `encode`."""

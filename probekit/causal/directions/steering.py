@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from probekit.activations import Activations, SplitMoments, Statistics
-from probekit.activations.latents import before_encoding, sae_of
+from probekit.activations.latents import before_encoding, latents_under
 from probekit.causal.directions.directions import (
     Classes,
     Direction,
@@ -28,7 +28,7 @@ from probekit.evaluation.reading import one_position
 from probekit.evaluation.results.data import ProbeData
 from probekit.interventions import Edits
 from probekit.options.check import check_among, is_whole
-from probekit.points import NamedPlaces, Place, PointSpec, places_of, spans_of
+from probekit.points import NamedPlaces, Place, PointSpec, as_extracted, places_of, spans_of
 from probekit.probes.sparse import feature_columns, rank_neurons
 from probekit.probes.stream import take_some
 from probekit.selections import Selection
@@ -156,6 +156,8 @@ def steering_vectors(
     places = places_of(named, point, "all")[1]
     if method == "latent":
         assert isinstance(source, Activations)
+        if latent is not None and len(places) > 1:
+            raise UsageError(f"latent {latent} of several autoencoders is another one in each; encode one of them")
         found = dict(_latent_direction(source, place, label, pair, latent) for place in places)
         about = {**named.meta, "points": list(dict.fromkeys(place.point for place in found))}
         return SteeringVectors(found, label, (names[pair[0]], names[pair[1]]), method, about)
@@ -172,11 +174,17 @@ def _latent_direction(
     acts: Activations, place: Place, label: str, pair: Classes, latent: int | None
 ) -> tuple[Place, Direction]:
     """Where the decoder writes a latent, and its direction there."""
-    sae, unencoded = sae_of(acts, place), before_encoding(acts)
-    assert unencoded is not None
-    written = sae.cfg.place_out if sae.cfg.is_transcoder else sae.cfg.place
-    if written is None:
-        raise UsageError(f"the files of {sae.name!a:.200} do not name the point that it writes to; steer with W_dec")
+    under = latents_under(acts)
+    assert under is not None
+    sae, written = under.sae(place), under.reads(place)
+    if sae.cfg.is_transcoder:
+        if sae.cfg.place_out is None:
+            raise UsageError(
+                f"the files of {sae.name!a:.200} do not name the point that it writes to; steer with W_dec"
+            )
+        written = Place(as_extracted(sae.cfg.place_out.point, [written]), sae.cfg.place_out.layer)
+    at_written = before_encoding(acts, {place: written})
+    assert at_written is not None
     labels = np.asarray(acts.labels[label])
     own = np.flatnonzero((acts.splits == "train") & ~unlabelled_rows(acts.task, label) & np.isin(labels, pair))
     X = take_some(features_to_fit(acts, place, sparse=True), own)
@@ -186,9 +194,8 @@ def _latent_direction(
         raise UsageError(f"latent is one of 0 to {sae.cfg.d_latents - 1:,}, got {latent!a:.60}")
     values = feature_columns(X, np.array([number]))[:, 0].numpy()
     sign = 1 if values[is_second == 1].mean() >= values[is_second == 0].mean() else -1
-    moments = _moments(unencoded, place, label)
-    vector = sign * sae.W_dec[number].double()
-    return Place(*written), unit_direction(f"latent {number}", vector, moments)
+    moments = _moments(at_written, place, label)
+    return written, unit_direction(f"latent {number}", sign * sae.W_dec[number].double(), moments)
 
 
 def _direction(

@@ -12,6 +12,7 @@ from probekit.evaluation.fits.predict import predict
 from probekit.evaluation.fits.stream import features_to_fit
 from probekit.evaluation.plan import CurvePlan
 from probekit.evaluation.scores.score import score, score_intervals
+from probekit.latents.sparse import dead_latents
 from probekit.points import Place
 from probekit.probes.logistic.probe import LogisticProbe
 from probekit.probes.problem import Labels, every_problem
@@ -32,12 +33,17 @@ def best_latents(acts: Activations, place: Place, plan: CurvePlan) -> dict[str, 
         acts: latents, one row for each example.
         place: of the latents.
         plan: of a curve of classes, without folds.
+
+    Raises:
+        DataError: every latent is 0 on all rows.
     """
     X = features_to_fit(acts, place, sparse=True)
     protocol, labels, n_classes = plan.grid.protocol, plan.grid.label_sets[0], plan.grid.n_classes
     train, test = protocol.train, protocol.test
     ranked = rank_neurons(take_some(X, train), labels[train]).neurons[:MOST]
     values = feature_columns(X, ranked)
+    if not bool(values.any()):  # those that vary come first
+        raise dead_latents(acts.meta["latents"][str(place)]["sae"])
     found = []
     for number, column in zip(ranked.tolist(), values.T, strict=True):
         alone = column[:, None]

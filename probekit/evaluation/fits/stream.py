@@ -14,15 +14,17 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from probekit.activations.activations import Activations, ActivationSet, RowsOf, _At, _EachToken
-from probekit.activations.latents import Latents, Unencoded
+from probekit.activations.latents import Latents, Unencoded, before_encoding, has_means, latents_under
+from probekit.activations.layout import ROWS
 from probekit.activations.select_rows import SelectedRows, selected_values
 from probekit.activations.store.reader import Store
 from probekit.errors import DataError
 from probekit.evaluation.fits.layer import checked_features, features_of
 from probekit.evaluation.fits.predict import take_rows
+from probekit.latents.sparse import at_once, checked_latents
 from probekit.machine.devices import free_bytes
 from probekit.points import Place, PointSpec
-from probekit.probes.stream import BLOCK_BYTES, NUMBER, SparseRows, Stream, bytes_to_fit, held, some_of
+from probekit.probes.stream import BLOCK_BYTES, NUMBER, SparseRows, Stream, bytes_to_fit, held, some_of, with_numbers
 
 OnPass = Callable[[Place, int], None]
 LEAST = 2  # copies of the rows that any fit in memory takes: as read, and the fitted ones
@@ -126,13 +128,16 @@ def stream_of(acts: Activations, key: PointSpec, room: int | None = None, sparse
         StorageError: a shard is missing or damaged.
     """
     place = acts._known(key)
+    if sparse and (found := _sparse_rows(acts, place, room)) is not None:
+        return found
     if isinstance(acts, Store):
         return _of_store(acts, place, room)
     if isinstance(acts, _EachToken):
-        return stream_of(acts._source, place, room, sparse)
+        return stream_of(acts._source, place, room)
     if isinstance(acts, Latents):
-        matrix = acts.sparse(place, room) if sparse or acts.is_kept(place) else None
-        if matrix is not None:
+        if acts.is_kept(place):
+            matrix = acts.sparse(place)
+            assert matrix is not None
             return SparseRows.of(matrix, room)
         source, reads = acts._source, acts.reads(place)
         rows = int(source.layout.counts(reads).sum())
@@ -141,15 +146,75 @@ def stream_of(acts: Activations, key: PointSpec, room: int | None = None, sparse
     if isinstance(acts, Unencoded):
         return stream_of(acts._source, acts.reads(place), room)
     if isinstance(acts, RowsOf):
-        inner, rows = stream_of(acts.source, place, sparse=sparse), acts.source.layout.index(place, acts._index)
+        inner, rows = stream_of(acts.source, place), acts.source.layout.index(place, acts._index)
     elif isinstance(acts, _At):
-        inner, rows = stream_of(acts._source, place, sparse=sparse), acts._chosen.index
+        inner, rows = stream_of(acts._source, place), acts._chosen.index
     else:
         return None
     if inner is None:
         return None
     some = some_of(inner, rows)
     return replace(_means(some, acts._chosen) if isinstance(acts, _At) and acts._chosen.is_mean else some, room=room)
+
+
+def _sparse_rows(acts: Activations, place: Place, room: int | None) -> SparseRows | None:
+    """Rows of latents, encoded once, where few enough are not 0; None elsewhere, and for means of latents.
+
+    Of latents that are kept all are read; of others only the rows that were selected are encoded.
+    """
+    under = latents_under(acts)
+    if under is None:
+        return None
+    if isinstance(acts, Latents) or under.is_kept(place):
+        matrix = under.sparse(place, room)
+        whole = None if matrix is None else SparseRows.of(matrix, room)
+        return _selected(acts, whole) if whole is not None else None
+    source, sae = before_encoding(acts), under.sae(place)
+    if source is None or has_means(acts):
+        return None
+    inner = stream_of(source, place)
+    if inner is None:
+        rows = source._rows(place)
+        inner = Stream(len(rows), rows.shape[1], lambda: iter([rows]))
+    size = at_once(sae.cfg.d_latents)
+    blocks = (
+        (numbers[start : start + size], block[start : start + size])
+        for numbers, block in with_numbers(inner)
+        for start in range(0, len(block), size)
+    )
+    ends = np.cumsum(acts.layout.counts(place))
+    encoded = (
+        (numbers, checked_latents(sae, part, lambda row, numbers=numbers: _id_at(acts, ends, int(numbers[row]))))
+        for numbers, part in blocks
+    )
+    matrix = under.joined(acts, place, encoded, room)
+    return None if matrix is None else SparseRows.of(matrix, room)
+
+
+def _id_at(acts: Activations, ends: np.ndarray, row: int) -> str:
+    return acts.ids[int(np.searchsorted(ends, row, side="right"))]
+
+
+def _selected(acts: Activations, whole: SparseRows) -> SparseRows:
+    """The rows of a view, from all rows of the latents under it."""
+    if isinstance(acts, Latents):
+        return whole
+    if isinstance(acts, _EachToken):
+        return _selected(acts._source, whole)
+    if isinstance(acts, RowsOf):
+        rows = acts.source.layout.index(ROWS, acts._index)
+        return SparseRows.of(_selected(acts.source, whole).matrix[rows], whole.room)
+    assert isinstance(acts, _At)
+    inner, chosen = _selected(acts._source, whole), acts._chosen
+    some = SparseRows.of(inner.matrix[chosen.index], whole.room)
+    return _sparse_means(some, chosen) if chosen.is_mean else some
+
+
+def _sparse_means(X: SparseRows, chosen: SelectedRows) -> SparseRows:
+    """The mean of the rows of each example, which are next to one another."""
+    ends = np.append(0, np.cumsum(chosen.counts))
+    ones = np.repeat(1 / chosen.counts, chosen.counts).astype(np.float32)
+    return SparseRows.of(csr_array((ones, np.arange(len(ones)), ends), shape=(len(ends) - 1, X.n)) @ X.matrix, X.room)
 
 
 def _rows_read(acts: Any, place: Place) -> int:
@@ -188,10 +253,7 @@ def _of_store(store: Store, place: Place, room: int | None) -> Stream:
 def _means(X: Stream, chosen: SelectedRows) -> Stream:
     """The mean of the rows of each example, which are next to one another in X."""
     if isinstance(X, SparseRows):
-        ends = np.cumsum(chosen.counts)
-        ones = np.repeat(1 / chosen.counts, chosen.counts).astype(np.float32)
-        means = csr_array((ones, np.arange(len(ones)), np.append(0, ends)), shape=(len(ends), X.n)) @ X.matrix
-        return SparseRows.of(means, X.room)
+        return _sparse_means(X, chosen)
     assert X.order is not None
     example = np.repeat(np.arange(len(chosen.counts)), chosen.counts)[X.order]
     first = np.append(True, np.diff(example) != 0)

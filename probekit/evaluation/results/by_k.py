@@ -1,18 +1,27 @@
 """Curves of k-sparse probes that differ in k: how many features are enough, and the k that validation chooses."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from probekit.evaluation.results.coordinates import coordinates
 from probekit.evaluation.results.data import ProbeData
 
 
 def curves_by_k(curves: Sequence[ProbeData]) -> dict[int, ProbeData]:
-    """K -> its curve, rising, where all are k-sparse probes of one label, point and group of rows; otherwise empty."""
+    """K -> its curve, rising, where all are k-sparse probes of the same rows and features; otherwise empty."""
     found = {k: curve for curve in curves if (k := _k_of(curve)) is not None}
-    others = [{key: value for key, value in coordinates(curve.meta).items() if key != "probe"} for curve in curves]
-    if len(found) < max(2, len(curves)) or any(other != others[0] for other in others):
+    settings = [_setting(curve) for curve in curves]
+    if len(found) < max(2, len(curves)) or any(setting != settings[0] for setting in settings):
         return {}
     return dict(sorted(found.items()))
+
+
+def _setting(curve: ProbeData) -> dict[str, Any]:
+    """What curves have in common that differ in k alone: rows, seeds, and what was read, too."""
+    names = {key: value for key, value in coordinates(curve.meta).items() if key != "probe"}
+    return names | {
+        key: curve.meta.get(key) for key in ("model", "task", "position", "seed", "n", "folds", "activations")
+    }
 
 
 def _k_of(curve: ProbeData) -> int | None:
