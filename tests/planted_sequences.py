@@ -41,6 +41,20 @@ def keyed(n: int, seed: int, d: int = 12) -> Sequences:
     return texts, y
 
 
+def two_cues(n: int, seed: int, marked_class: int = 1, d: int = 12) -> Sequences:
+    """Every text of one class has a token that stands out along feature 0, half of them upwards, half downwards.
+
+    No linear score has its highest value at both, so one head finds half of them.
+    """
+    rng = np.random.default_rng(seed)
+    y, texts = rng.integers(2, size=n), []
+    for label in y:
+        x = rng.normal(size=(rng.integers(20, 60), d))
+        x[rng.integers(len(x) - 1), 0] += 7.0 * (label == marked_class) * rng.choice([-1, 1])
+        texts.append(x.astype(np.float32))
+    return texts, y
+
+
 def activations_of(layers: list[list[np.ndarray]], y: np.ndarray, **changes) -> ActivationSet:
     """Activations of all tokens; half of the texts train, a quarter chooses, a quarter tests."""
     n = len(y)

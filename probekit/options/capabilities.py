@@ -133,7 +133,7 @@ IN_WORDS = {
     "own_device": "device (--device)",
     "weights_seed": "seed of the weights (--model-seed)",
     "several_revisions": "several checkpoints (--revision)",
-    "of_sequences": "a probe over a sequence (--probe attention, --aggregate)",
+    "of_sequences": "a probe over a sequence (--probe attention or multimax, --aggregate)",
     "several_positions": "several positions (--position)",
     "some_controls": "controls (--controls)",
     "by_position": "by='position' (--by position)",

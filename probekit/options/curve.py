@@ -13,9 +13,9 @@ from probekit.options.kinds import POSITION, POSITIONS, Kind, layers, name_of, p
 from probekit.options.option import CHOSEN, READ, Options, like, option
 
 # the keys of `probekit.probes.PROBES`, and of `SEQUENCE_PROBES`, which take all tokens of a text
-PROBE_NAMES = ("logistic", "ridge", "lda", "mean-diff", "mlp", "k-sparse", "attention")
-SEQUENCE_NAMES = ("attention",)
-AGGREGATES = ("mean", "max", "rolling-max", "ema-max", "top-k", "softmax", "last")
+PROBE_NAMES = ("logistic", "ridge", "lda", "mean-diff", "mlp", "k-sparse", "attention", "multimax")
+SEQUENCE_NAMES = ("attention", "multimax")
+AGGREGATES = ("mean", "max", "rolling-max", "ema-max", "top-k", "softmax", "fitted-softmax", "last")
 WITHOUT_C = ("lda", "mean-diff", "mlp")  # those whose `has_C` is False
 _NAME = name_of("probe", PROBE_NAMES)
 _K_SPARSE = re.compile(r"k-sparse-([1-9][0-9]{0,6})")

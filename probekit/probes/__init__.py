@@ -9,7 +9,7 @@ from probekit.probes.mlp import MLPProbe
 from probekit.probes.moments import MomentsProbe
 from probekit.probes.ridge import RidgeProbe, RidgeRegressionProbe, fit_ridge_path
 from probekit.probes.sequence.aggregate import AggregateProbe
-from probekit.probes.sequence.attention import AttentionProbe
+from probekit.probes.sequence.attention import AttentionProbe, MultiMaxProbe
 from probekit.probes.sequence.base import SequenceProbe
 from probekit.probes.sequence.ragged import Ragged
 from probekit.probes.sparse import KSparseProbe, Ranking, rank_neurons
@@ -30,6 +30,7 @@ __all__ = [
     "MLPProbe",
     "MeanDifferenceProbe",
     "MomentsProbe",
+    "MultiMaxProbe",
     "Probe",
     "Ragged",
     "Ranking",

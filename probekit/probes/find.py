@@ -17,7 +17,7 @@ from probekit.probes.mlp import MLPProbe
 from probekit.probes.ridge import RidgeProbe, RidgeRegressionProbe
 from probekit.probes.scikit_learn import clone
 from probekit.probes.sequence.aggregate import TOKEN_PROBES, AggregateProbe
-from probekit.probes.sequence.attention import AttentionProbe
+from probekit.probes.sequence.attention import AttentionProbe, MultiMaxProbe
 from probekit.probes.sparse import KSparseProbe
 from probekit.text import listed
 
@@ -30,7 +30,7 @@ PROBES: dict[str, type[Any]] = {
     "k-sparse": KSparseProbe,
 }
 REGRESSORS: dict[str, type[Any]] = {"ridge": RidgeRegressionProbe}
-SEQUENCE_PROBES: dict[str, type[Any]] = {"attention": AttentionProbe}  # they take all tokens of a text
+SEQUENCE_PROBES: dict[str, type[Any]] = {"attention": AttentionProbe, "multimax": MultiMaxProbe}  # of all tokens
 SAVED: tuple[type[Any], ...] = (
     *PROBES.values(),
     *REGRESSORS.values(),
@@ -147,7 +147,7 @@ def _aggregated(probe: Probe, aggregate: str) -> AggregateProbe:
         return probe
     name = next((name for name, kind in [*TOKEN_PROBES.items(), *REGRESSORS.items()] if type(probe) is kind), None)
     if name is None:
-        shown = "attention aggregates by itself" if probe.of_sequences else f"got {probe_name(probe)}"
+        shown = f"{probe_name(probe)} aggregates by itself" if probe.of_sequences else f"got {probe_name(probe)}"
         raise UsageError(f"--aggregate (aggregate=) takes a linear probe of tokens, {listed(TOKEN_PROBES)}; {shown}")
     own, usual = probe.get_params(), type(probe)().get_params()
     if changed := [key for key in own if key != "C" and own[key] != usual[key]]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from probekit.errors import UsageError, nearest
-from probekit.probes import AggregateProbe, AttentionProbe, Probe
+from probekit.probes import AggregateProbe, AttentionProbe, MultiMaxProbe, Probe
 from probekit.probes.base import ClassifierProbe
 
 
@@ -74,6 +74,8 @@ def token_rule(probe: Probe, target: object = None) -> TokenRule:
     sign = signs.get(output, 0) if isinstance(probe, ClassifierProbe) else 0
     if isinstance(probe, AttentionProbe):
         return TokenRule(*_attention(probe), None, output, sign)
+    if isinstance(probe, MultiMaxProbe):
+        return TokenRule(probe.columns, np.zeros(len(probe.columns)), _multimax(probe), None, output, sign)
     if isinstance(probe, AggregateProbe):
         return TokenRule(probe.coef_, probe.intercept_, _aggregate(probe), None, output, sign)
     if hasattr(probe, "coef_"):
@@ -116,13 +118,31 @@ def _opposite(decided_T1: np.ndarray) -> np.ndarray:
 
 
 def _attention(probe: AttentionProbe) -> tuple[np.ndarray, np.ndarray, Callable[[np.ndarray, Fold], np.ndarray]]:
-    """The query and the read-out as rows of weights, and their fold."""
-    K = len(probe.coef_)
+    """The queries and the read-outs as rows of weights, and their fold."""
+    queries, weights = probe.columns
+    H, K = len(queries), len(probe.intercept_)
 
     def fold(products_TR: np.ndarray, so_far: Fold) -> np.ndarray:
-        return _weighted(products_TR[:, :1].repeat(K, axis=1), products_TR[:, 1:], so_far) + probe.intercept_
+        of_heads = _weighted(products_TR[:, :H].repeat(K, axis=1), products_TR[:, H:], so_far)
+        return of_heads.reshape(-1, H, K).sum(axis=1) + probe.intercept_
 
-    return np.concatenate([probe.query_[None], probe.coef_]), np.zeros(K + 1), fold
+    return np.concatenate([queries, weights]), np.zeros(H + H * K), fold
+
+
+def _multimax(probe: MultiMaxProbe) -> Callable[[np.ndarray, Fold], np.ndarray]:
+    """The fold of the highest scores of heads."""
+
+    def fold(scores_TR: np.ndarray, so_far: Fold) -> np.ndarray:
+        return probe.of_maxima(_highest(scores_TR, so_far))
+
+    return fold
+
+
+def _highest(scores_TR: np.ndarray, so_far: Fold) -> np.ndarray:
+    """The highest score so far, after each token."""
+    best_TR = np.maximum(np.maximum.accumulate(scores_TR, axis=0), so_far.best)
+    so_far.best = best_TR[-1]
+    return best_TR
 
 
 def _aggregate(probe: AggregateProbe) -> Callable[[np.ndarray, Fold], np.ndarray]:
@@ -138,11 +158,8 @@ def _aggregate(probe: AggregateProbe) -> Callable[[np.ndarray, Fold], np.ndarray
             step = _KEPT[probe.aggregate]
             return probe.side_ * np.stack([step(probe.side_ * score_K, so_far, probe) for score_K in scores_TK])
         if probe.aggregate == "max":
-            best_TK = np.maximum(np.maximum.accumulate(probe.side_ * scores_TK, axis=0), so_far.best)
-            so_far.best = best_TK[-1]
-            return probe.side_ * best_TK
-        sharpness = 0.0 if probe.aggregate == "mean" else probe.side_ / (probe.temperature * probe.spread_)
-        return _weighted(sharpness * scores_TK, scores_TK, so_far)
+            return probe.side_ * _highest(probe.side_ * scores_TK, so_far)
+        return _weighted(probe.sharpness * scores_TK, scores_TK, so_far)
 
     return fold
 

@@ -168,7 +168,7 @@ EARLY = r"""
 2 train-probe STORE --by position --least-texts 0      -> least
 2 train-probe STORE --by position --concatenate        -> and concatenate (--concatenate) exclude each other
 2 train-probe STORE --by head --projection             -> a projection draws one layer of one curve
-2 train-probe STORE --aggregate top                    -> ema-max, top-k, softmax, last; got 'top'
+2 train-probe STORE --aggregate top                    -> top-k, softmax, fitted-softmax, last; got 'top'
 2 train-probe STORE --aggregate max --by position      -> leave one of the two out
 2 train-probe STORE --probe k-sparse --set train-probe.layer.k=4 -> train-probe.layer has no parameters
 2 train-probe STORE --config c.yaml                    -> expected a name and its parameters

@@ -7,7 +7,7 @@ import pytest
 
 from probekit.cli.main import run
 from probekit.evaluation import ProbeResults
-from probekit.probes import AggregateProbe, AttentionProbe
+from probekit.probes import AggregateProbe, AttentionProbe, MultiMaxProbe
 
 Capture = pytest.CaptureFixture[str]
 QUICK = ["--layer", "1", "--quick"]
@@ -39,3 +39,15 @@ def test_an_aggregate_with_parameters(here: Path, all_tokens: Path, capsys: Capt
     probe = ProbeResults.load(folder).best.probe
     assert isinstance(probe, AggregateProbe)
     assert (probe.probe, probe.aggregate, probe.temperature) == ("ridge", "softmax", 0.3)
+
+
+def test_heads_are_a_parameter_and_part_of_the_folder(here: Path, all_tokens: Path, capsys: Capture) -> None:
+    job = ["train-probe", str(all_tokens), "--probe", "multimax", "--C", "0.1", *QUICK, "--json"]
+    assert run(job) == 0
+    assert Path(json.loads(capsys.readouterr().out)["results"]).name.startswith("label-resid_pre-multimax-")
+    assert run([*job, "--set", "train-probe.probe.heads=2"]) == 0
+    folder = Path(json.loads(capsys.readouterr().out)["results"])
+    assert "heads-2" in folder.name
+    probe = ProbeResults.load(folder).best.probe
+    assert isinstance(probe, MultiMaxProbe)
+    assert probe.coef_.shape[0] == probe.heads == 2

@@ -265,7 +265,7 @@ def test_refused_with_the_way_out(world, options):
 
 def test_other_refusals():
     for options, message in (
-        ({"aggregate": "maximum"}, "ema-max, top-k, softmax, last; got 'maximum'"),
+        ({"aggregate": "maximum"}, "top-k, softmax, fitted-softmax, last; got 'maximum'"),
         ({"aggregate": "max", "probe": "mlp"}, "takes a linear probe of tokens"),
         ({"aggregate": "max", "probe": "attention"}, "attention aggregates by itself"),
         ({"aggregate": "max", "probe": "lda", "C": 1.0}, "has no C"),

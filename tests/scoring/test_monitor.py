@@ -21,6 +21,7 @@ from probekit.probes import (
     LogisticProbe,
     MeanDifferenceProbe,
     MLPProbe,
+    MultiMaxProbe,
     RidgeRegressionProbe,
 )
 from probekit.scoring.calibrate import calibrated
@@ -187,9 +188,11 @@ OWN: dict[str, dict[str, int]] = {"rolling-max": {"window": 4}, "ema-max": {"win
     "kind",
     [
         AttentionProbe(C=1.0, n_random=1),
+        AttentionProbe(C=1.0, n_random=1, heads=3),
+        MultiMaxProbe(C=1.0, n_random=1, heads=2),
         *(AggregateProbe("ridge", how, **OWN.get(how, {})) for how in AGGREGATES),
     ],
-    ids=lambda probe: getattr(probe, "aggregate", "attention"),
+    ids=lambda probe: getattr(probe, "aggregate", type(probe).__name__),
 )
 def test_probes_over_a_sequence_score_the_text_so_far(gpt2: Any, kind: Any, classes: int) -> None:
     probe = fitted_to_texts(kind, classes)

@@ -2,9 +2,9 @@
 
 The token probe is fitted to all tokens of the training texts, each with its text's label and 1 / L of its weight. The
 scores of a text's tokens become one: their mean, the highest, the highest of their moving averages (as in Kramár et al.
-2026, arXiv 2601.11516), the mean of the highest few, a softmax-weighted mean, or the last token's. One slope and an
-intercept per output turn it into log odds. The solvers are those of the probes of rows: logistic regression takes a
-weight for each token, and ridge, LDA and mean differences take the weighted moments.
+2026, arXiv 2601.11516), the mean of the highest few, a softmax-weighted mean whose temperature is given or fitted, or
+the last token's. One slope and an intercept per output turn it into log odds. The solvers are those of the probes of
+rows: logistic regression takes a weight for each token, and ridge, LDA and mean differences take the weighted moments.
 
 Axes: N texts, L tokens of one text, D features, C classes, K outputs (1 for two classes, else C), n and t texts and
 tokens of a part.
@@ -21,7 +21,7 @@ from probekit.machine.threads import one_thread
 from probekit.options.check import check_positive, check_strength, check_whole, is_whole
 from probekit.options.curve import AGGREGATES
 from probekit.probes.base import LinearProbe, scale_of
-from probekit.probes.calibration import fit_scale
+from probekit.probes.calibration import Scale, fit_scale
 from probekit.probes.lda import LDAProbe, MeanDifferenceProbe
 from probekit.probes.logistic.probe import LogisticProbe
 from probekit.probes.moments import RowMoments, ledoit_wolf
@@ -43,6 +43,7 @@ from probekit.ragged import ranges, starts_of
 
 # parameter -> its default, and the aggregates that read it
 _READ_BY = {"temperature": (1.0, ("softmax",)), "window": (10, ("rolling-max", "ema-max")), "k": (5, ("top-k",))}
+SHARPNESSES = 2.0 ** np.arange(-3, 6)  # of a softmax, per standard deviation of the token scores; searched first
 TOKEN_PROBES: dict[str, type[Any]] = {
     "logistic": LogisticProbe,
     "ridge": RidgeProbe,
@@ -60,6 +61,8 @@ class AggregateProbe(SequenceProbe):
     - "ema-max": the highest exponential moving average, in which a token has a weight of 2 / (window + 1).
     - "top-k": the mean of the k highest scores, or of all if there are fewer.
     - "softmax": the mean weighted by the softmax of the scores.
+    - "fitted-softmax": the same at the temperature that fits the training texts best, together with the slope and the
+      intercept.
 
     All but mean and last look for tokens of one class. For two classes it is the one that fits the training texts
     better once calibrated (`side_`); for more, each class has its own highest score.
@@ -83,16 +86,18 @@ class AggregateProbe(SequenceProbe):
         shift_: float64 [1] or [C], added to them.
         side_: float64 [1], 1 where high scores are looked for, -1 where low ones are.
         spread_: float64 [1], standard deviation of the token scores on train.
+        sharpness_: float64 [1], of "fitted-softmax": the inverse temperature, in units of 1 / score; 0 is the mean,
+            and below 0 low scores weigh most.
         gap_: the token probe's certificate, where it has one.
     """
 
-    ARRAYS = ("coef_", "intercept_", "slope_", "shift_", "side_", "spread_")
     coef_: np.ndarray
     intercept_: np.ndarray
     slope_: np.ndarray
     shift_: np.ndarray
     side_: np.ndarray
     spread_: np.ndarray
+    sharpness_: np.ndarray
 
     def __init__(
         self,
@@ -109,6 +114,12 @@ class AggregateProbe(SequenceProbe):
         self.temperature = temperature
         self.window = window
         self.k = k
+
+    @property
+    def ARRAYS(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The names of the fitted arrays."""
+        fitted = ("sharpness_",) if self.aggregate == "fitted-softmax" else ()
+        return ("coef_", "intercept_", "slope_", "shift_", "side_", "spread_", *fitted)
 
     @property
     def FACTS(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -144,11 +155,18 @@ class AggregateProbe(SequenceProbe):
             raise UsageError(f"unknown probe of tokens {self.probe!a}; {nearest(str(self.probe), TOKEN_PROBES)}")
         return TOKEN_PROBES[self.probe]
 
+    @property
+    def sharpness(self) -> np.ndarray:
+        """What scores are multiplied by in the softmax that weighs them, [1]; 0 for the mean."""
+        if self.aggregate == "mean":
+            return np.zeros(1)
+        return self.sharpness_ if self.aggregate == "fitted-softmax" else self.side_ / (self.temperature * self.spread_)
+
     def _of_tokens(self, rows: np.ndarray) -> np.ndarray:
         return rows @ self.coef_.T + self.intercept_
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
-        K, once = self._n_outputs, dict.fromkeys(("slope_", "side_", "spread_"), (1,))
+        K, once = self._n_outputs, dict.fromkeys(("slope_", "side_", "spread_", *self.ARRAYS[6:]), (1,))
         return {"coef_": (K, *self.coef_.shape[-1:]), "intercept_": (K,), "shift_": (K,), **once}
 
     def _check_arrays(self) -> None:
@@ -172,8 +190,9 @@ class AggregateProbe(SequenceProbe):
         if self.aggregate in _OF_ONE_TEXT:
             texts = np.split(side * scores, starts[1:])
             return side * np.stack([_OF_ONE_TEXT[self.aggregate](text, self) for text in texts])
-        sharpness = side / (self.temperature * self.spread_)
-        return attended(sharpness * scores, scores[:, :, None], lengths)[0][:, :, 0]
+        if self.aggregate == "softmax":
+            return _soft_mean(scores, side / (self.temperature * self.spread_), lengths)
+        return _soft_mean(scores, self.sharpness_, lengths)
 
     def _fit_copies(self, probes: Sequence[Any], X: Ragged, problems: ProblemSet) -> None:
         if self.aggregate not in AGGREGATES:
@@ -192,9 +211,13 @@ class AggregateProbe(SequenceProbe):
             probe.n_iter_, probe.side_, probe.spread_ = int(of_tokens.n_iter_), np.ones(1), np.ones(1)
         with one_thread():
             weights = [weights_of(problems, i, len(X)) for i in range(len(probes))]
-            if self.aggregate == "softmax":
+            if self.aggregate in ("softmax", "fitted-softmax"):
                 _set_spreads(probes, X, weights)
-            self._calibrate(probes, X, problems, weights)
+            if self.aggregate == "fitted-softmax":
+                for i, probe in enumerate(probes):
+                    _fit_sharpness(probe, X, problems.labels[problems.problems[i].label].values, weights[i])
+            else:
+                self._calibrate(probes, X, problems, weights)
 
     def _calibrate(
         self, probes: Sequence[Self], X: Ragged, problems: ProblemSet, weights: Sequence[np.ndarray]
@@ -215,6 +238,39 @@ class AggregateProbe(SequenceProbe):
             best = min(range(len(fits)), key=lambda number: fits[number].loss)
             probe.slope_, probe.shift_ = np.array([fits[best].slope]), fits[best].shift
             probe.side_ = np.array([own[best]])
+
+
+def _soft_mean(scores: np.ndarray, sharpness: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """The mean of scores [t, K] over each text, weighted by the softmax of sharpness * score: [n, K]."""
+    return attended(sharpness * scores, scores[:, :, None], lengths)[0][:, :, 0]
+
+
+def _fit_sharpness(probe: AggregateProbe, X: Ragged, labels: np.ndarray, weights: np.ndarray) -> None:
+    """Set sharpness, slope and shift to those of the lowest loss; the scores of all tokens are in memory.
+
+    The loss is not convex in the sharpness, so a grid is searched first, then between the neighbours of its best.
+    """
+    from scipy.optimize import minimize_scalar
+
+    of_texts = by_text(X, lambda rows, _: probe._of_tokens(rows))
+    kept = np.flatnonzero(weights)
+    scores, lengths = np.concatenate([of_texts[text] for text in kept]), X.lengths[kept]
+
+    def fit(sharpness: float) -> Scale:
+        pooled = _soft_mean(scores, np.array([sharpness]), lengths)
+        return fit_scale(pooled, labels[kept], log_odds=False, biased=True)
+
+    one_sided = probe._n_outputs > 1  # of several classes each has its own high scores
+    grid = np.array([*(() if one_sided else -SHARPNESSES[::-1]), 0.0, *SHARPNESSES]) / probe.spread_[0]
+    losses = [fit(one).loss for one in grid]
+    best = int(np.argmin(losses))
+    ends = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
+    found: Any = minimize_scalar(
+        lambda x: fit(x).loss, bounds=ends, method="bounded", options={"xatol": 1e-4 / probe.spread_[0]}
+    )
+    chosen = float(found.x) if found.fun < losses[best] else float(grid[best])
+    scale = fit(chosen)
+    probe.sharpness_, probe.slope_, probe.shift_ = np.array([chosen]), np.array([scale.slope]), scale.shift
 
 
 def _rolling_max(scores: np.ndarray, probe: AggregateProbe) -> np.ndarray:

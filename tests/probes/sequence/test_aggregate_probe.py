@@ -6,6 +6,8 @@ from functools import cache
 import numpy as np
 import pytest
 from planted_sequences import keyed, marked
+from scipy.optimize import minimize
+from scipy.special import softmax
 from sklearn.covariance import ledoit_wolf_shrinkage
 from sklearn.linear_model import LogisticRegression, Ridge
 
@@ -65,6 +67,8 @@ def test_decisions_equal_a_slow_reference(name, how):
         assert probe.spread_[0] == pytest.approx(
             np.sqrt(np.mean([(scores**2).mean() for scores in of_tokens]) - first**2), rel=1e-6
         )
+    if how == "fitted-softmax":
+        side, width = float(np.sign(probe.sharpness_[0])), float(1 / np.abs(probe.sharpness_[0]))
     slow = [slow_aggregate(x.astype(float) @ probe.coef_[0] + probe.intercept_[0], how, side, width) for x in X]
     np.testing.assert_allclose(
         probe.decision_function(X), probe.slope_[0] * np.array(slow) + probe.shift_[0], rtol=1e-7, atol=1e-7
@@ -136,6 +140,31 @@ def test_a_label_that_takes_two_features_of_one_token_needs_attention():
     (X, y), (X_test, y_test) = keyed(300, 0), keyed(400, 1)
     for how in AGGREGATES:
         assert AggregateProbe("logistic", how, C=0.1).fit(X, y).score(X_test, y_test) < 0.7
+
+
+@pytest.mark.parametrize("marked_class", [0, 1])
+def test_the_fitted_temperature_has_the_lowest_loss(marked_class):
+    """Against scipy, which moves temperature, slope and bias together; the loss is that of `fit_scale`."""
+    X, y = marked(120, 0, marked_class)
+    probe = AggregateProbe("logistic", "fitted-softmax", C=0.1).fit(X, y)
+    of_tokens, unit = probe.token_scores(X), float(probe.spread_[0])
+
+    def loss(v) -> float:
+        pooled = np.array([softmax(v[0] / unit * scores) @ scores for scores in of_tokens])
+        z = v[1] / unit * (pooled - pooled.mean()) + v[2]
+        sure, prior = np.logaddexp(0, -z * (2 * y - 1)).sum(), 5 / len(y) * (np.abs(z) + 2 * np.log1p(np.exp(-abs(z))))
+        return float(sure + prior.sum() + v[2] ** 2 / 4)
+
+    sharpness, slope = float(probe.sharpness_[0]), float(probe.slope_[0])
+    pooled = np.array([softmax(sharpness * scores) @ scores for scores in of_tokens])
+    own = loss([sharpness * unit, slope * unit, float(probe.shift_[0]) + slope * pooled.mean()])
+    starts = [(s, 3.0, 0.0) for s in (-4.0, -1.0, 0.0, 1.0, 4.0)]
+    best = min(
+        (minimize(loss, start, method="Nelder-Mead", options={"maxiter": 800}) for start in starts), key=lambda r: r.fun
+    )
+    assert own == pytest.approx(best.fun, rel=1e-4)
+    assert sharpness * unit == pytest.approx(best.x[0], rel=0.05)
+    assert np.sign(sharpness) == (1 if marked_class else -1)
 
 
 def test_a_low_temperature_is_the_maximum_and_a_high_one_the_mean():

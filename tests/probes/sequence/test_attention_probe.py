@@ -2,6 +2,7 @@
 
 # pyright: reportIndexIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false
 
+import json
 from functools import cache
 
 import numpy as np
@@ -9,39 +10,58 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planted_sequences import keyed, marked
-from scipy.special import log_softmax, softmax
+from planted_sequences import keyed, marked, two_cues
+from scipy.optimize import minimize
+from scipy.special import log_softmax, logsumexp, softmax
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from probekit.errors import DataError, UsageError
-from probekit.probes import AggregateProbe, AttentionProbe, LogisticProbe, load_probe
+from probekit.probes import AggregateProbe, AttentionProbe, LogisticProbe, MultiMaxProbe, load_probe
 from probekit.probes.problem import Labels, every_problem
-from probekit.probes.sequence.attention import AttentionProblems, joined_parameters, objective, path_to
+from probekit.probes.sequence.attention import (
+    SMOOTH,
+    HeadsProblems,
+    joined_parameters,
+    objective,
+    path_to,
+    split_parameters,
+)
 from probekit.probes.sequence.ragged import as_ragged
 
 
+def slow_pooled(x, q, W) -> np.ndarray:
+    """The sum over heads for the tokens of one text: by attention with queries [H, D], or smooth maxima without."""
+    if len(q):
+        each = [read @ (softmax(x @ own) @ x) for own, read in zip(q, W, strict=True)]
+    else:
+        each = [[SMOOTH * logsumexp(x @ row / SMOOTH) for row in read] for read in W]
+    return np.sum(each, axis=0)
+
+
 def slow_objective(texts, y, weights, C, q, W, b) -> float:
-    """One text after the other, as the docstring of the objective says."""
+    """One text after the other, as the docstring of the objective says; q [Q, D], W [H, K, D], b [K]."""
     total = 0.0
     for x, label, weight in zip(texts, y, weights, strict=True):
-        z = sum(p * (W @ token + b) for p, token in zip(softmax(x @ q), x, strict=True))
-        logits = np.array([0.0, z[0]]) if len(W) == 1 else z
+        z = slow_pooled(x, q, W) + b
+        logits = np.array([0.0, z[0]]) if len(b) == 1 else z
         total -= weight * log_softmax(logits)[label]
-    return 0.5 * (q @ q + (W * W).sum()) + C * total
+    return 0.5 * ((q * q).sum() + (W * W).sum()) + C * total
 
 
-@settings(max_examples=25)
-@given(st.integers(0, 10_000), st.integers(2, 4))
-def test_objective_and_gradient_equal_a_slow_reference(seed, n_classes):
+@settings(max_examples=40)
+@given(st.integers(0, 10_000), st.integers(2, 4), st.integers(1, 3), st.sampled_from(["attention", "max"]))
+def test_objective_and_gradient_equal_a_slow_reference(seed, n_classes, heads, pooling):
     rng = np.random.default_rng(seed)
-    n, d, K = 7, 3, 1 if n_classes == 2 else n_classes
+    n, d, K, Q = 7, 3, 1 if n_classes == 2 else n_classes, heads if pooling == "attention" else 0
     texts = [rng.normal(size=(rng.integers(1, 6), d)) for _ in range(n)]
     y, weights = rng.integers(n_classes, size=(2, n)), rng.integers(3, size=(2, n)).astype(float)
     mean, scale, C = rng.normal(size=d), rng.uniform(0.5, 2, size=d), np.array([0.3, 5.0])
-    problems = AttentionProblems(as_ragged(texts), mean, scale, y, weights, C, K)
-    q, W, b = rng.normal(size=(2, d)), rng.normal(size=(2, K, d)), rng.normal(size=(2, K))
+    problems = HeadsProblems(as_ragged(texts), mean, scale, y, weights, C, K, heads, pooling)
+    q, W, b = rng.normal(size=(2, Q, d)), rng.normal(size=(2, heads, K, d)), rng.normal(size=(2, K))
     theta = joined_parameters(q, W, b)
+    for made, found in zip((q, W, b), split_parameters(theta, problems), strict=True):
+        np.testing.assert_array_equal(made, found)
     value, gradient = objective(problems, theta)
     standard = [(x - mean) / scale for x in texts]
     expected = [slow_objective(standard, y[p], weights[p], C[p], q[p], W[p], b[p]) for p in range(2)]
@@ -98,21 +118,93 @@ def test_texts_of_one_token_are_logistic_regression(n_classes):
     np.testing.assert_allclose(ours.predict_proba(list(X[:, None])), certified.predict_proba(X), atol=1e-4)
 
 
-def test_no_small_step_from_the_solution_lowers_the_objective():
-    X, y = keyed(100, 3)
-    probe = AttentionProbe(C=0.1, tol=1e-8).fit(X, y)
-    tokens = np.concatenate([x / len(x) for x in X]).sum(axis=0) / len(X), as_ragged(X)
-    mean = tokens[0]
+def own_objective(probe, X, y, C):
+    """The slow objective of one vector of parameters on standardised tokens, and the vector of a fitted probe."""
+    H, D, Q = probe.heads, X[0].shape[1], probe.heads if isinstance(probe, AttentionProbe) else 0
+    mean = sum(x.mean(axis=0) for x in X) / len(X)
     scale = np.sqrt(sum(((x - mean) ** 2).mean(axis=0) for x in X) / len(X))
-    problems = AttentionProblems(tokens[1], mean, scale, y[None], np.ones((1, len(y))), np.array([0.1]), 1)
-    W = probe.coef_ * scale
-    theta = joined_parameters((probe.query_ * scale)[None], W[None], (probe.intercept_ + probe.coef_ @ mean)[None])
-    value, gradient = objective(problems, theta)
-    assert value[0] == pytest.approx(probe.objective_, rel=1e-6)
-    assert np.linalg.norm(gradient) < 1e-4
+    standard, side = [(x - mean) / scale for x in X], 1.0 if Q else probe.side_[0]
+    labels = y if side > 0 else 1 - y
+
+    def value(theta) -> float:
+        parts = theta[: Q * D].reshape(Q, D), theta[Q * D : -1].reshape(H, 1, D), theta[-1:]
+        return slow_objective(standard, labels, np.ones(len(y)), C, *parts)
+
+    coef = probe.coef_.reshape(H, 1, D)
+    q = probe.query_.reshape(H, D) * scale if Q else np.zeros((0, D))
+    b = side * probe.intercept_ + coef.sum(axis=0) @ mean
+    return value, np.concatenate([q.ravel(), (coef * scale).ravel(), b])
+
+
+@pytest.mark.parametrize(
+    "probe", [AttentionProbe(C=0.1, tol=1e-8), AttentionProbe(C=0.1, tol=1e-8, heads=2), MultiMaxProbe(0.1, tol=1e-7)]
+)
+def test_no_small_step_from_the_solution_lowers_the_objective(probe):
+    X, y = keyed(100, 3)
+    X = [x.astype(np.float64) for x in X]
+    probe.fit(X, y)
+    value, theta = own_objective(probe, X, y, 0.1)
+    lowest = value(theta)
+    assert lowest == pytest.approx(probe.objective_, rel=1e-6)
     rng = np.random.default_rng(0)
     for _ in range(20):
-        assert objective(problems, theta + 1e-3 * rng.normal(size=theta.shape))[0][0] > value[0]
+        move = rng.normal(size=theta.shape)
+        assert value(theta + 1e-3 * move) > lowest
+        assert abs(value(theta + 1e-5 * move) - value(theta - 1e-5 * move)) / 2e-5 < 1e-2
+
+
+@pytest.mark.parametrize("kind", [AttentionProbe, MultiMaxProbe])
+def test_scipy_finds_no_lower_minimum_from_random_starts(kind):
+    X, y = two_cues(40, 0, d=3)
+    X = [x[-8:].astype(np.float64) for x in X]
+    probe = kind(C=0.3, heads=2).fit(X, y)
+    value, theta = own_objective(probe, X, y, 0.3)
+    rng = np.random.default_rng(1)
+    found = [minimize(value, rng.normal(size=theta.shape), method="BFGS", options={"maxiter": 60}) for _ in range(4)]
+    assert value(theta) <= min(one.fun for one in found) * (1 + 1e-4)
+    assert value(theta) == pytest.approx(minimize(value, theta, method="BFGS").fun, rel=1e-4)
+
+
+@pytest.mark.parametrize("marked_class", [0, 1])
+@pytest.mark.parametrize("kind", [AttentionProbe, MultiMaxProbe])
+def test_two_heads_find_two_cues_and_one_finds_half(kind, marked_class):
+    """Either cue decides, and one query, or one maximum, cannot look for both."""
+    (X, y), (X_test, y_test) = two_cues(300, 0, marked_class), two_cues(400, 1, marked_class)
+    one, two = (kind(C=0.1, heads=heads).fit(X, y) for heads in (1, 2))
+    assert one.converged_
+    assert two.converged_
+    assert one.score(X_test, y_test) < 0.8
+    assert two.score(X_test, y_test) > 0.95
+    assert two.objective_ < 0.5 * one.objective_
+
+
+def test_a_multimax_is_the_sum_of_the_highest_scores_of_heads():
+    X, y = two_cues(80, 0)
+    probe = MultiMaxProbe(C=0.1, heads=3).fit(X, y)
+    slow = [sum(max(float(v @ t) for t in x) for v in probe.coef_[:, 0].astype(float)) for x in X]
+    slow = probe.side_[0] * np.array(slow) + probe.intercept_[0]
+    np.testing.assert_allclose(probe.decision_function(X), slow, rtol=1e-7, atol=1e-7)
+    other = MultiMaxProbe(C=0.1, heads=3).fit(X, 1 - y)
+    assert (probe.side_[0], other.side_[0]) == (1, -1)
+    np.testing.assert_allclose(other.decision_function(X), -probe.decision_function(X), rtol=0.05, atol=0.05)
+    longer = [np.concatenate([x, x[:5]]) for x in X]  # a token that is there twice counts once
+    np.testing.assert_allclose(probe.decision_function(longer), probe.decision_function(X), rtol=1e-9, atol=1e-9)
+
+
+def test_heads_that_weigh_nothing_and_heads_that_share_change_nothing():
+    X, y = keyed(80, 0)
+    one = AttentionProbe(C=0.3).fit(X, y)
+    two = AttentionProbe(C=0.3, heads=2).fit(X, y)
+    two.intercept_ = one.intercept_
+    for query, coef in (
+        (np.stack([one.query_, two.query_[1]]), np.stack([one.coef_, 0 * one.coef_])),
+        (np.stack([one.query_, one.query_]), np.stack([0.3 * one.coef_, 0.7 * one.coef_])),
+    ):
+        two.query_, two.coef_ = query, coef
+        np.testing.assert_allclose(two.decision_function(X), one.decision_function(X), rtol=1e-9, atol=1e-9)
+        for own, of_heads in zip(one.attention(X), two.attention(X), strict=True):
+            assert of_heads.shape == (len(own), 2)
+            np.testing.assert_allclose(of_heads[:, 0], own)
 
 
 def test_the_path_has_every_strength_and_no_step_over_ten():
@@ -179,12 +271,24 @@ def test_fitting_again_gives_the_same_bits_and_many_problems_the_same_probes():
             assert one.objective_ == pytest.approx(alone.objective_, rel=1e-5)
 
 
-def test_save_load_and_clone(tmp_path):
+@pytest.mark.parametrize("kind", [AttentionProbe(), AttentionProbe(heads=3), MultiMaxProbe(), MultiMaxProbe(heads=1)])
+@pytest.mark.parametrize("names", [("no", "yes"), ("a", "b", "c")])
+def test_save_load_and_clone(tmp_path, kind, names):
     X, y = marked(60, 0)
-    probe = AttentionProbe(C=0.3).fit(X, np.where(y, "yes", "no"))
-    loaded = load_probe(probe.save(tmp_path / "probe"))
+    y = (y + (len(names) == 3) * (np.arange(60) % 2)).astype(int)
+    probe = clone(kind).set_params(C=0.03, n_random=2).fit(X, np.array(names)[y])
+    path = probe.save(tmp_path / "probe")
+    loaded = load_probe(path)
     np.testing.assert_array_equal(loaded.decision_function(X), probe.decision_function(X))
-    np.testing.assert_array_equal(loaded.attention(X)[3], probe.attention(X)[3])
+    if isinstance(probe, AttentionProbe):
+        np.testing.assert_array_equal(loaded.attention(X)[3], probe.attention(X)[3])
+    for heads in (probe.heads + 1, 0, 1.5):
+        (tmp_path / "other.safetensors").write_bytes(path.with_suffix(".safetensors").read_bytes())
+        about = json.loads(path.read_text())
+        about["parameters"]["heads"] = heads
+        (tmp_path / "other.json").write_text(json.dumps(about))
+        with pytest.raises(DataError, match="not a complete probe"):
+            load_probe(tmp_path / "other")
     assert loaded.predict_labels(X[:5]).tolist() == probe.predict_labels(X[:5]).tolist()
     assert loaded.gradient_norm_ == probe.gradient_norm_
     assert clone(probe).get_params() == probe.get_params()
@@ -220,8 +324,9 @@ def test_refuses_labels_and_parameters():
         AttentionProbe().fit(X, y[:-1])
     with pytest.raises(DataError, match="two classes or more"):
         AttentionProbe().fit(X, np.zeros(20))
-    for parameters in ({"C": -1.0}, {"tol": 0.0}, {"max_iter": 0}, {"n_random": -1}):
-        with pytest.raises(UsageError):
-            AttentionProbe(**parameters).fit(X, y)
+    for parameters in ({"C": -1.0}, {"tol": 0.0}, {"max_iter": 0}, {"n_random": -1}, {"heads": 0}):
+        for kind in (AttentionProbe, MultiMaxProbe):
+            with pytest.raises(UsageError):
+                kind(**parameters).fit(X, y)
     with pytest.raises(DataError, match=r"must have the tokens \[L, 12\]"):
         AttentionProbe().fit(X, y).predict([np.zeros((2, 5))])
