@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 ORDER = """
     probe model dataset text tokens fpr out
-    text_column messages_column id_column base_rate span_column columns header data_format on_bad_row chat_template
-    any_model picture title no_title width format batch_tokens device dtype revision via device_map quantize
+    text_column messages_column id_column base_rate fpr_of span_column columns header data_format on_bad_row
+    chat_template any_model picture title no_title width format batch_tokens device dtype revision via device_map
+    quantize
 """
 
 
@@ -82,9 +83,7 @@ def score(
     results, place = find_results(*split_name(job.probe))
     from probekit.scoring.probe import probe_of
 
-    known = probe_of(
-        results, place, options.fpr, options.base_rate, options.sae
-    )  # before the texts and the model are loaded
+    known = probe_of(results, place, options)  # before the texts and the model are loaded
     if job.picture is not None:
         from probekit.plots.scores import check_scores_picture
 

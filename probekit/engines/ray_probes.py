@@ -26,6 +26,7 @@ from probekit.evaluation.label_sets import LabelSetPlan, plan_label_sets
 from probekit.evaluation.request import check_requests
 from probekit.evaluation.results.data import LayerResult
 from probekit.evaluation.results.files import as_entry
+from probekit.evaluation.scores.alarms import Rises
 from probekit.evaluation.scores.predictions import Predictions
 from probekit.files.records import read_as
 from probekit.options import ClusterOptions, CurvesArguments
@@ -169,6 +170,8 @@ def as_bytes(found: FittedPlace) -> dict[str, Any]:
         for name in ARRAYS
         if (value := getattr(predictions, name)) is not None
     }
+    if found.rises is not None:
+        arrays |= {f"rises.{name}": np.ascontiguousarray(value) for name, value in vars(found.rises).items()}
     fit = {name: value for name, value in vars(found.fit).items() if name not in ("probe", "test")}
     body = {"result": as_entry(found.result), "fit": fit, "width": found.width, "n_classes": found.fit.test.n_classes}
     return {
@@ -189,7 +192,9 @@ def from_bytes(given: dict[str, Any]) -> FittedPlace:
     fit |= {name: [tuple(pair) for pair in fit[name]] for name in ("tried", "by_round")}
     test, validation = (_predictions(arrays, part, n_classes) for part in ("test", "validation"))
     assert test is not None
-    return FittedPlace(result, ChosenFit(**fit, probe=probe, test=test), body["width"], validation)
+    own = {name.removeprefix("rises."): value for name, value in arrays.items() if name.startswith("rises.")}
+    rises = Rises(**own) if own else None
+    return FittedPlace(result, ChosenFit(**fit, probe=probe, test=test), body["width"], validation, rises)
 
 
 def _predictions(arrays: dict[str, np.ndarray], part: str, n_classes: int) -> Predictions | None:

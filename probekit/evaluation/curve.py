@@ -22,6 +22,7 @@ from probekit.evaluation.fits.sequences import tokens_of_texts
 from probekit.evaluation.fits.stream import OnPass, features_to_fit
 from probekit.evaluation.plan import CurvePlan
 from probekit.evaluation.results.data import LayerResult
+from probekit.evaluation.scores.alarms import Rises, rises_of
 from probekit.evaluation.scores.metrics import Predictions, metrics_of
 from probekit.evaluation.scores.regression import r2_of_outputs
 from probekit.evaluation.scores.score import score, score_intervals
@@ -29,6 +30,8 @@ from probekit.evaluation.surface.residual import Residualised
 from probekit.machine.devices import free_bytes
 from probekit.machine.threads import in_threads
 from probekit.points import Place
+from probekit.probes.running import running_scores
+from probekit.probes.sequence.ragged import take_texts
 from probekit.probes.stream import COPIES, Stream
 
 
@@ -41,12 +44,15 @@ class FittedPlace:
         fit: the chosen fit.
         width: D of the place.
         validation: the saved probe's predictions for the validation rows; None with folds and without such rows.
+        rises: of the running scores of the validation rows and then the test rows; None unless the probe is one of two
+            classes over a sequence, and validation rows chose.
     """
 
     result: LayerResult
     fit: ChosenFit
     width: int
     validation: Predictions | None = None
+    rises: Rises | None = None
 
 
 Fitted = dict[Place, FittedPlace]
@@ -184,7 +190,16 @@ def scored_place(place: Place, fits: LayerFits, plan: CurvePlan) -> FittedPlace:
         outputs=_by_output(fit.test),
         loss=fit.loss,
     )
-    return FittedPlace(result, fit, fits.X.shape[1], validation)
+    return FittedPlace(result, fit, fits.X.shape[1], validation, _rises(fits, fit, validation))
+
+
+def _rises(fits: LayerFits, fit: ChosenFit, validation: Predictions | None) -> Rises | None:
+    """The rises of the running scores of the rows that chose and of those that test."""
+    if validation is None or not fit.probe.of_sequences or fits.grid.n_classes != 2:
+        return None
+    protocol, X = fits.grid.protocol, at_mask(fits.X, fits.grid.protocol.final)
+    rows = np.concatenate([protocol.rows["validation"], protocol.test])
+    return rises_of(running_scores(fit.probe, take_texts(X, rows)))
 
 
 def _by_output(test: Predictions) -> list[float | None]:

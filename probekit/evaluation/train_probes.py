@@ -148,6 +148,7 @@ def scored_rows(
             box.result.name: np.concatenate([part.scores for part in (box.validation, box.test) if part is not None])
             for box in boxes
         },
+        rises={place.result.place: place.rises for place in fitted if place.rises is not None},
     )
 
 

@@ -123,6 +123,7 @@ CAPABILITIES: tuple[OneOf | Excludes | Needs, ...] = (
     Excludes(("at",), ("interchanges",), "interchange takes the coordinate of one token from another text"),
     Excludes(("fpr",), ("threshold", "target"), "the rate chooses the threshold of the second class"),
     Needs(("base_rate",), ("fpr",), "it is of the texts that a threshold flags"),
+    Needs(("fpr_of",), ("fpr",), "it says what that rate is of"),
     Needs(("on_alarm",), ("threshold", "fpr"), "an alarm is raised at a threshold"),
     Needs(("out",), ("compare",), "one model has no picture"),
     Excludes(("via",), ("compare", "context", "batch"), "of transformers' models the parameters alone are counted"),

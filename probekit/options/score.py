@@ -9,7 +9,7 @@ from probekit.errors import UsageError
 from probekit.options.check import is_real
 from probekit.options.engine import ProgressOptions
 from probekit.options.extract import ExtractOptions
-from probekit.options.kinds import DTYPE, RATE, Kind
+from probekit.options.kinds import DTYPE, RATE, Kind, choice
 from probekit.options.load import DeviceOptions
 from probekit.options.option import CHECKS, READ, RUNS, Options, like, option
 from probekit.options.task import DataFormat, OnBadRow, TaskOptions
@@ -62,6 +62,15 @@ class ScoreOptions(ProgressOptions, heading=CHECKS):
         "Flag rows at a threshold chosen on validation for this false-positive rate, such as 0.01; for two classes.",
         notes="The summary says what the threshold gives on test.",
         kind=RATE,
+    )
+    fpr_of: str = option(
+        "conversation",
+        "What the rate of --fpr is of: each text, flagged if its score so far reaches the threshold at any token "
+        "(conversation), or each score (score).",
+        notes="Scores so far are known of probes over a sequence, and of probes that were trained on every token; for "
+        "others the two are the same. Of a probe over a sequence, `score` is the final score of a text, and of a probe "
+        "of tokens that of a token.",
+        kind=choice("conversation", "score"),
     )
     base_rate: float | None = option(
         None,
@@ -123,7 +132,16 @@ class MonitorOptions(Options):
         None,
         "Take the threshold that validation chose for this false-positive rate; for results of two classes.",
         RATE,
-        notes="The rate is of texts that are scored once. A monitor compares every token, so more texts raise alarms.",
+        notes="Of probes over a sequence, and of probes that were trained on every token, it is the rate at which "
+        "harmless texts raise an alarm at any token. Of others it is a rate of texts that are scored once; a monitor "
+        "compares every token, so more texts raise alarms.",
+        flag=None,
+    )
+    fpr_of: str = like(
+        ScoreOptions,
+        "fpr_of",
+        'What the rate of fpr is of: "conversation", alarms at any token of a text, or "score", each score.',
+        notes="",
         flag=None,
     )
     on_alarm: Callable[[Any], object] | None = option(

@@ -13,7 +13,8 @@ from probekit.text import counted, printable
 def about_scores(results: ProbeData, probe: ScoringProbe, tokens: bool, notes: list[str]) -> dict[str, Any]:
     """The `meta` of scores, JSON-able: the probe, its place, what the columns mean, and notes."""
     calibration, threshold = probe.calibration, probe.threshold
-    rates = {name: _plain(getattr(threshold, name, None)) for name in ("tpr", "test_fpr", "precision")}
+    parts = ("tpr", "test_fpr", "precision", "lead", "final")
+    rates = {name: _plain(getattr(threshold, name, None)) for name in parts}
     line = None if probe.spread is None else usual_line(probe.spread)
     lines = [_probability_line(probe, tokens)] if probe.classes else []
     lines += [] if threshold is None else [_threshold_line(probe, threshold, tokens)]
@@ -49,7 +50,9 @@ def _probability_line(probe: ScoringProbe, tokens: bool) -> str:
 def _threshold_line(probe: ScoringProbe, threshold: ChosenThreshold, tokens: bool) -> str:
     if tokens and probe.probe.of_sequences:
         return "no flags: the threshold of this probe is of complete texts"
-    return threshold_text(threshold, printable(probe.classes[1]))
+    line = threshold_text(threshold, printable(probe.classes[1]))
+    of_final = threshold.of != "conversation" and probe.probe.of_sequences  # as asked, or in results of older versions
+    return f"{line}; the rate is of final scores, not of alarms at any token" if of_final else line
 
 
 def _distance_line(probe: ScoringProbe, tokens: bool) -> str:

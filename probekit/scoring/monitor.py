@@ -22,7 +22,7 @@ from probekit.interventions import TextTokens
 from probekit.models.base import LanguageModel
 from probekit.options import MonitorOptions
 from probekit.options.option import keywords
-from probekit.scoring.running import Fold
+from probekit.probes.running import Fold
 from probekit.scoring.stations import Station, probabilities_of, read_tokens, stations_of, watched_probes
 from probekit.scoring.watched import Alarm, Running, WatchedProbe, WatchedText
 from probekit.text import counted, listed, printable

@@ -57,19 +57,19 @@ class ScoringProbe:
     origin: dict[str, Any]
 
 
-def probe_of(
-    results: ProbeData,
-    place: str | None,
-    fpr: float | None = None,
-    base_rate: float | None = None,
-    sae: Any = None,
-) -> ScoringProbe:
-    """The probe of a place of results; None is the place that validation chose. `sae` is as in `ScoreOptions`.
+def probe_of(results: ProbeData, place: str | None, options: ScoreOptions | None = None) -> ScoringProbe:
+    """The probe of a place of results, None is the place that validation chose.
+
+    Args:
+        results: of the probe.
+        place: "resid_pre.5"; None is the best.
+        options: which threshold is chosen, and the autoencoder of a probe of latents.
 
     Raises:
         UsageError: no such place; none that was chosen; a rate that validation cannot hold.
         DataError: the probe was not saved, or read a token that new texts do not have.
     """
+    options = options or ScoreOptions()
     layer = results.best if place is None else result_at(results, place)
     meta, reading = results.meta, results.meta.get("reading") or {}
     if layer.probe is None:
@@ -87,20 +87,31 @@ def probe_of(
         )
     spread = results.spread if results.spread is not None and results.spread.place == layer.place else None
     joined = reading.get("places")
-    probe, read = applied_to_model(results, layer.place, layer.probe, sae)
+    probe, read = applied_to_model(results, layer.place, layer.probe, options.sae)
+    each_token, threshold = is_each_token(meta, layer.probe), None
+    if options.fpr is not None:
+        how = options.fpr, options.base_rate, each_token, options.fpr_of
+        threshold = choose_threshold(results.rows, layer.place, *how)
     return ScoringProbe(
         probe=probe,
         place=layer.place,
         places=[Place.of(read)] if joined is None else [Place(point, number) for point, number in joined],
         selection=selection,
-        each_token=bool(reading.get("each_token", selection == ALL and not layer.probe.of_sequences)),
+        each_token=each_token,
         classes=list(meta["classes"]),
         calibration=calibration_of(results.rows, layer.place, layer.probe.log_odds),
-        threshold=None if fpr is None else choose_threshold(results.rows, layer.place, fpr, base_rate),
+        threshold=threshold,
         spread=spread,
         reading=reading,
         origin=meta.get("activations", {}),
     )
+
+
+def is_each_token(meta: dict[str, Any], probe: Any) -> bool:
+    """Whether the rows of results are tokens, which older ones do not record."""
+    reading = meta.get("reading") or {}
+    selection = str(reading.get("selection", meta["position"]))
+    return bool(reading.get("each_token", selection == ALL and not probe.of_sequences))
 
 
 def result_at(results: ProbeData, place: Any) -> LayerResult:

@@ -21,7 +21,11 @@ class ScoreRows:
         scores: float64 [N] of two classes, higher for the second; [N, C] of more; [N] or [N, K] of a regression.
         predicted: names of the predicted classes; None for a regression.
         probabilities: float64 [N, C], calibrated; None without a calibration.
-        flagged: whether the score is at or above the threshold; None without one.
+        flagged: whether the score is at or above the threshold, or of a text whose running score is compared, whether
+            it was at any token; None without a threshold.
+        alarm_at: where running scores are compared, the index in its text of the first token at the threshold, as a
+            list of whole numbers and None; None where they are not.
+        before_end: how many of the tokens that the probe reads come after that one, in the same form.
         distance: Mahalanobis distance from the training activations; None where they are not known.
         unusual: whether it is above the line that 1% of held-out rows exceed; None without held-out rows.
         texts: as the model reads them; None for token ids and for rows that are tokens.
@@ -36,6 +40,8 @@ class ScoreRows:
     predicted: np.ndarray | None = None
     probabilities: np.ndarray | None = None
     flagged: np.ndarray | None = None
+    alarm_at: np.ndarray | None = None
+    before_end: np.ndarray | None = None
     distance: np.ndarray | None = None
     unusual: np.ndarray | None = None
     texts: np.ndarray | None = None
@@ -99,7 +105,8 @@ def score_columns(rows: ScoreRows) -> dict[str, np.ndarray]:
         found |= {f"score {k}": rows.scores[:, k] for k in range(rows.scores.shape[1])}
     else:
         found |= _of_classes(rows, classes)
-    found |= {"flagged": rows.flagged, "distance": rows.distance, "unusual": rows.unusual}
+    found |= {"flagged": rows.flagged, "alarm_at": rows.alarm_at, "before_end": rows.before_end}
+    found |= {"distance": rows.distance, "unusual": rows.unusual}
     return {name: values for name, values in found.items() if values is not None}
 
 

@@ -23,11 +23,13 @@ from probekit.errors import DataError, ResumeMismatch
 from probekit.evaluation.fits.predict import decisions
 from probekit.evaluation.results.data import ProbeData
 from probekit.evaluation.results.spread import distances, usual_line
+from probekit.evaluation.scores.alarms import alarms_at, rises_of
 from probekit.machine.progress import progress_bar
 from probekit.models.base import LanguageModel
 from probekit.options import ScoreOptions
 from probekit.options.option import keywords
 from probekit.probes.base import as_numpy, predicted_labels
+from probekit.probes.running import running_scores
 from probekit.probes.sequence.ragged import Ragged, in_memory
 from probekit.scoring.calibrate import calibrated
 from probekit.scoring.explain import about_scores, unusual_note
@@ -133,7 +135,7 @@ def plan_scoring(results: ProbeData, model: LanguageModel, task: Task, options: 
     Raises:
         As `ProbeResults.score`.
     """
-    probe = probe_of(results, options.place, options.fpr, options.base_rate, options.sae)
+    probe = probe_of(results, options.place, options)
     if not len(task):
         raise DataError("expected one text or more, got none")
     notes = [*compare_models(probe, model, options, has_texts(task)), *_check_kind(probe, task, options)]
@@ -196,13 +198,15 @@ def _scored(scoring: Scoring, task: Task, done: Callable[[int], None]) -> ScoreR
     ids = np.array(plan.task.ids, dtype=object)
     if scoring.by_token:
         ids = np.repeat(ids, plan.layout.counts(plan.places[0]))
-    about = _Columns(len(ids), probe, scoring.by_token)
+    about, index_of = _Columns(len(ids), probe, scoring.by_token), plan.layout.token_index
     with closing(run_shards(plan, False)) as shards:
         for _, rows, values in shards:
             X = torch.cat([values[place] for place in probe.places], dim=1)
             counts = plan.layout.counts(plan.places[0])[rows]
-            index = plan.layout.index(plan.places[0], rows) if scoring.by_token else rows
-            about.fill(index, X.to(torch.promote_types(X.dtype, torch.float32)), counts)
+            own = plan.layout.index(plan.places[0], rows)
+            index = own if scoring.by_token else rows
+            numbers = None if index_of is None else index_of[own]
+            about.fill(index, X.to(torch.promote_types(X.dtype, torch.float32)), counts, numbers)
             done(len(rows))
     if skipped := len(task) - len(plan.task):
         done(skipped)
@@ -217,13 +221,24 @@ class _Columns:
     def __init__(self, n: int, probe: ScoringProbe, by_token: bool):
         self._probe, self._n = probe, n
         self._as_texts = by_token and probe.probe.of_sequences  # each token is scored as a text of its own
+        threshold = None if self._as_texts else probe.threshold
+        self._threshold = None if threshold is None else threshold.value
         self._scores: np.ndarray | None = None
         self._predicted = np.zeros(n, dtype=np.int64)
         has_distance = probe.spread is not None and not self._as_texts
         self._distance = np.empty(n) if has_distance else None
+        rings = threshold is not None and threshold.of == "conversation" and probe.probe.of_sequences
+        self._alarms = np.full((2, n), None, dtype=object) if rings else None
 
-    def fill(self, index: np.ndarray, X: Tensor, counts: np.ndarray) -> None:
-        """Score the activations [R, D] of these rows; `counts` are the tokens of each text."""
+    def fill(self, index: np.ndarray, X: Tensor, counts: np.ndarray, numbers: np.ndarray | None = None) -> None:
+        """Score the activations [R, D] of these rows.
+
+        Args:
+            index: the rows.
+            X: the activations, those of one row after the other.
+            counts: tokens of each text.
+            numbers: the index of each token in its text, [R]; None where all tokens were read.
+        """
         probe = self._probe
         own: Tensor | Ragged = X
         if probe.probe.of_sequences:
@@ -234,6 +249,12 @@ class _Columns:
         self._scores[index] = found.scores
         if probe.classes:
             self._predicted[index] = predicted_labels(found.scores) if found.predicted is None else found.predicted
+        if self._alarms is not None and self._threshold is not None and isinstance(own, Ragged):
+            rises = rises_of(running_scores(probe.probe, own))
+            at = alarms_at(rises, self._threshold)
+            ends, rung = np.cumsum(counts), at >= 0
+            named = at if numbers is None else numbers[np.minimum(ends - counts + at, ends - 1)]
+            self._alarms[0, index[rung]], self._alarms[1, index[rung]] = named[rung], (counts - 1 - at)[rung]
         if self._distance is not None and probe.spread is not None:
             rows = np.asarray(as_numpy(X), dtype=np.float64)
             if probe.probe.of_sequences:
@@ -248,12 +269,16 @@ class _Columns:
         names = np.array(probe.classes, dtype=object)
         line = None if probe.spread is None else usual_line(probe.spread)
         is_calibrated = probe.calibration is not None and not self._as_texts
+        alarm_at, before_end = (None, None) if self._alarms is None else self._alarms
+        flagged = None if self._threshold is None else scores >= self._threshold
         return ScoreRows(
             ids=ids,
             scores=scores,
             predicted=names[self._predicted] if probe.classes else None,
             probabilities=calibrated(probe.calibration, scores) if is_calibrated and probe.calibration else None,
-            flagged=scores >= probe.threshold.value if probe.threshold is not None and not self._as_texts else None,
+            flagged=flagged if alarm_at is None else np.array([at is not None for at in alarm_at]),
+            alarm_at=alarm_at,
+            before_end=before_end,
             distance=self._distance,
             unusual=None if self._distance is None or line is None else self._distance > line[0],
             meta=meta,

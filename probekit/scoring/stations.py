@@ -23,11 +23,11 @@ from probekit.options import MonitorOptions
 from probekit.options.check import is_whole
 from probekit.points import Place
 from probekit.probes import Probe
+from probekit.probes.running import TokenRule, token_rule
 from probekit.probes.scikit_learn import check_is_fitted
 from probekit.scoring.calibrate import calibrated, calibration_of
 from probekit.scoring.encoded import applied_to_model
-from probekit.scoring.probe import model_differences, result_at
-from probekit.scoring.running import TokenRule, token_rule
+from probekit.scoring.probe import is_each_token, model_differences, result_at
 from probekit.scoring.threshold import choose_threshold
 from probekit.scoring.watched import WatchedProbe
 from probekit.text import kind_of, listed, printable
@@ -93,15 +93,16 @@ def _watched(model: LanguageModel, name: str | None, given: Any, options: Monito
     rule = token_rule(given, options.target)
     calibration = calibration_of(rows, own, given.log_odds) if rule.sign else None
     edited = None if results is None or options.any_model else results.meta.get("activations", {}).get("edited")
-    threshold = _threshold(name, own, results, options)
+    threshold = _threshold(name, own, given, results, options)
     return WatchedProbe(name, given, at, rule, threshold, calibration, rule.sign or 1, edited)
 
 
-def _threshold(name: str, place: str, results: ProbeData | None, options: MonitorOptions) -> float | None:
+def _threshold(name: str, place: str, probe: Probe, results: ProbeData | None, options: MonitorOptions) -> float | None:
     if options.fpr is not None:
         if results is None:
             raise UsageError(f"fpr= needs the results of train_probes, and {printable(name)} is a fitted probe alone")
-        return choose_threshold(results.rows, place, options.fpr).value
+        each_token = is_each_token(results.meta, probe)
+        return choose_threshold(results.rows, place, options.fpr, None, each_token, options.fpr_of).value
     if isinstance(options.threshold, Mapping):
         return options.threshold.get(name)
     return options.threshold

@@ -60,7 +60,7 @@ def _cell(name: str, value: Any) -> str:
         return "yes" if value else "-"
     if isinstance(value, float | np.floating):
         return f"{value:.4f}" if name == "probability" else f"{value:.4g}"
-    text = str(value)
+    text = "-" if value is None else str(value)
     if name == "token":
         text = repr(text)  # blanks show
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

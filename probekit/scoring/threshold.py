@@ -1,10 +1,18 @@
-"""A threshold on a probe's scores for a false-positive rate, from the rows that results keep."""
+"""A threshold on a probe's scores for a false-positive rate, from the rows that results keep.
 
-from dataclasses import dataclass
-from typing import Any
+The rate is of conversations where their running scores are known: those of a probe over a sequence, and those of a
+probe that was trained on every token. A conversation is flagged if its running score reaches the threshold at any
+token, as an alarm of `Monitor` goes off there. Elsewhere, or where it is asked for, the rate is of single scores.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from probekit.errors import DataError, UsageError
 from probekit.evaluation.results.row_scores import RowScores
+from probekit.evaluation.scores.alarms import Lead, Rises, highest, lead_of, rises_of, some_rises
 from probekit.evaluation.scores.rates import (
     EACH_OF_TWO,
     INTERVAL,
@@ -25,12 +33,17 @@ class ChosenThreshold:
     Attributes:
         fpr: the wanted false-positive rate.
         value: the score at and above which a row is flagged.
-        negatives: validation rows of the first class that it was chosen on.
+        negatives: validation rows, or conversations, of the first class that it was chosen on.
         flagged: how many of these it flags.
         tpr: true-positive rate on test; None without rows of the second class.
         test_fpr: false-positive rate on test; None without rows of the first class.
         precision: on rows of which a stated share is of the second class; None where no share was stated, or test lacks
             a class.
+        of: what the rates are of: "conversation", "text" or "token".
+        lead: how many tokens before the end the alarms of test conversations of the second class go off; None where
+            none does, and for other rates than those of conversations.
+        final: of a probe over a sequence, the true-positive rate on test of the last running scores alone, at the
+            threshold that gives them the same false-positive rate on validation.
     """
 
     fpr: float
@@ -40,10 +53,70 @@ class ChosenThreshold:
     tpr: Rate | None
     test_fpr: Rate | None
     precision: Precision | None = None
+    of: str = "text"
+    lead: Lead | None = None
+    final: Rate | None = None
 
 
-def choose_threshold(rows: RowScores | None, place: str, fpr: float, base_rate: float | None = None) -> ChosenThreshold:
+class Conversations(NamedTuple):
+    """Texts with their running scores.
+
+    Attributes:
+        labels: the class of each, int64 [N].
+        splits: "validation" or "test", [N].
+        groups: int64 [N].
+        rises: where their running scores rise.
+    """
+
+    labels: np.ndarray
+    splits: np.ndarray
+    groups: np.ndarray
+    rises: Rises
+
+
+def conversations_of(rows: RowScores, place: str, each_token: bool) -> Conversations | None:
+    """The conversations of results; None where no running scores are known, or tokens of one text differ in class.
+
+    Args:
+        rows: of the results.
+        place: such as "resid_pre.5".
+        each_token: whether each row is a token, whose score is the running one.
+    """
+    if place in rows.rises:
+        return Conversations(rows.labels, rows.splits, rows.groups, rows.rises[place])
+    if not each_token or rows.scores[place].ndim != 1:
+        return None
+    named = [str(one).rpartition(":") for one in rows.ids]  # the id of a token is TEXT:INDEX
+    if not all(index.isdecimal() for _, _, index in named):
+        return None
+    text = np.unique([name for name, _, _ in named], return_inverse=True)[1].ravel()
+    order = np.lexsort((np.array([int(index) for _, _, index in named]), text))
+    starts = np.flatnonzero(np.diff(text[order], prepend=-1))
+    labels = rows.labels[order]
+    if not (np.minimum.reduceat(labels, starts) == np.maximum.reduceat(labels, starts)).all():
+        return None
+    first = order[starts]
+    running = np.split(rows.scores[place][order], starts[1:])
+    return Conversations(rows.labels[first], rows.splits[first], rows.groups[first], rises_of(running))
+
+
+def choose_threshold(
+    rows: RowScores | None,
+    place: str,
+    fpr: float,
+    base_rate: float | None = None,
+    each_token: bool = False,
+    fpr_of: str = "conversation",
+) -> ChosenThreshold:
     """The threshold of a place's probe of two classes for a false-positive rate.
+
+    Args:
+        rows: of the results.
+        place: such as "resid_pre.5".
+        fpr: the wanted rate.
+        base_rate: the share of conversations, or rows, of the second class, for the precision.
+        each_token: whether each row is a token.
+        fpr_of: what the rate is of: each "conversation", where running scores are known, or each "score".
 
     Raises:
         UsageError: the probe has no two classes, or so few negatives chose that the rate cannot be reached.
@@ -56,26 +129,47 @@ def choose_threshold(rows: RowScores | None, place: str, fpr: float, base_rate: 
         )
     if place not in rows.predicted or rows.scores[place].ndim != 1:
         raise UsageError("a false-positive rate (--fpr, fpr=) is for probes of two classes; leave it out")
-    scores, (chosen, tested) = rows.scores[place], (rows.splits == split for split in ("validation", "test"))
-    found = threshold_for(scores[chosen], rows.labels[chosen], fpr)
+    own = conversations_of(rows, place, each_token) if fpr_of == "conversation" else None
+    if own is None:
+        about = {"of": "token" if each_token else "text"}
+        return _chosen(rows.scores[place], rows.labels, rows.splits, rows.groups, fpr, base_rate, **about)
+    labels, splits, groups, rises = own
+    found = _chosen(highest(rises), labels, splits, groups, fpr, base_rate, of="conversation")
+    lead = lead_of(some_rises(rises, np.flatnonzero((splits == "test") & (labels == 1))), found.value)
+    last = None if each_token else _chosen(rows.scores[place], labels, splits, groups, fpr, None).tpr
+    return replace(found, lead=lead, final=last)
+
+
+def _chosen(
+    scores: np.ndarray,
+    labels: np.ndarray,
+    splits: np.ndarray,
+    groups: np.ndarray,
+    fpr: float,
+    base_rate: float | None,
+    of: str = "text",
+) -> ChosenThreshold:
+    chosen, tested = (splits == split for split in ("validation", "test"))
+    found = threshold_for(scores[chosen], labels[chosen], fpr)
     if found.value is None:
-        raise UsageError(unreachable(found))
-    test = scores[tested], rows.labels[tested], rows.groups[tested]
+        raise UsageError(unreachable(found, "row" if of == "text" else of))
+    test = scores[tested], labels[tested], groups[tested]
     tpr, test_fpr = rates_at(found.value, *test)
     precision = None
     if base_rate is not None and tpr is not None and test_fpr is not None:
         wider: Any = rates_at(found.value, *test, EACH_OF_TWO)
         precision = precision_at(base_rate, *wider)
-    return ChosenThreshold(fpr, found.value, found.negatives, found.flagged, tpr, test_fpr, precision)
+    return ChosenThreshold(fpr, found.value, found.negatives, found.flagged, tpr, test_fpr, precision, of)
 
 
-def unreachable(found: RateThreshold) -> str:
-    """Why no threshold was chosen, with the least rate that could be."""
+def unreachable(found: RateThreshold, unit: str) -> str:
+    """Why no threshold was chosen, with the least rate that could be; a `unit` is a row, token or conversation."""
     if not found.negatives:
-        return "no validation row is of the first class, so no false-positive rate can be chosen; leave --fpr out"
+        return f"no validation {unit} is of the first class, so no false-positive rate can be chosen; leave --fpr out"
     return (
-        f"with {counted(found.negatives, 'validation row')} of the first class, the lowest false-positive rate is "
-        f"{found.least:.2%}; got {found.fpr:.2%} (--fpr, fpr=); give a higher one, or train with more validation rows"
+        f"with {counted(found.negatives, f'validation {unit}')} of the first class, the lowest false-positive rate is "
+        f"{found.least:.2%}; got {found.fpr:.2%} (--fpr, fpr=); give a higher one, or train with more validation "
+        f"{unit}s"
     )
 
 
@@ -89,12 +183,24 @@ def rate_text(rate: Rate | None) -> str:
 
 def threshold_text(threshold: ChosenThreshold, positive: str) -> str:
     """The threshold and its rates in one line; `positive` is the name of the second class."""
-    rare = "" if threshold.precision is None else f"; {precision_text(threshold.precision)}"
-    return (
-        f"flagged: score >= {threshold.value:.4g}, chosen on validation for a false-positive rate of "
-        f"{threshold.fpr:.2%}; on test it finds {rate_text(threshold.tpr)} of {positive}, and flags "
-        f"{rate_text(threshold.test_fpr)} of the others (95% intervals, {INTERVAL}){rare}"
+    more = [] if threshold.precision is None else [precision_text(threshold.precision)]
+    more += [] if threshold.lead is None else [lead_text(threshold.lead)]
+    if threshold.final is not None:
+        more.append(f"the final score alone finds {rate_text(threshold.final)} at its own threshold for this rate")
+    each = "score" if threshold.of != "conversation" else "running score at any token"
+    of = f" of {threshold.of}s" if threshold.of != "text" else ""
+    found = (
+        f"flagged: {each} >= {threshold.value:.4g}, chosen on validation for a false-positive rate of "
+        f"{threshold.fpr:.2%}{of}; on test it finds {rate_text(threshold.tpr)} of {positive}, and flags "
+        f"{rate_text(threshold.test_fpr)} of the others (95% intervals, {INTERVAL})"
     )
+    return "; ".join([found, *more])
+
+
+def lead_text(lead: Lead) -> str:
+    """Its 83 alarms go off 12 tokens before the end (median; quartiles 4 and 31)."""
+    alarms = "1 alarm goes" if lead.alarms == 1 else f"{lead.alarms:,} alarms go"
+    return f"its {alarms} off {lead.median:g} tokens before the end (median; quartiles {lead.low:g} and {lead.high:g})"
 
 
 def precision_text(precision: Precision) -> str:

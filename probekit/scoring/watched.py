@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from probekit.points import Place
+from probekit.probes.running import TokenRule
 from probekit.scoring.calibrate import Calibration
-from probekit.scoring.running import TokenRule
 
 
 @dataclass(frozen=True)

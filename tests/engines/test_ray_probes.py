@@ -69,18 +69,27 @@ def saved(results: Any, folder: Path) -> dict[str, bytes]:
 
 
 def test_a_fit_comes_back_from_its_bytes_with_the_same_bits(store: Store):
-    several: list[dict[str, Any]] = [{"label": "even"}, {"label": "size"}, {"probe": "mlp", "folds": 3}]
-    for how in several:
+    tokens = extract(tiny_model("gpt2"), make_task(), points="resid_pre", layers=0, position="all")
+    several: list[tuple[Any, dict[str, Any]]] = [
+        (store, {"label": "even"}),
+        (store, {"label": "size"}),
+        (store, {"probe": "mlp", "folds": 3}),
+        (tokens, {"aggregate": "max"}),
+    ]
+    for acts, how in several:
         options = CurvesArguments(**how, controls=0, codelength=False, baselines=False)
-        sets = plan_label_sets(check_requests(store, options), options, lambda _: None)
-        place = next(iter(store))
-        (found,) = fit_places([store], [sets[0].plan], [place], lambda: None)
+        requests = check_requests(acts, options)
+        sets = plan_label_sets(requests, options, lambda _: None)
+        place = next(iter(acts))
+        (found,) = fit_places([requests[0][0].features], [sets[0].plan], [place], lambda: None)
         one, other = found[place], from_bytes(as_bytes(found[place]))
         assert other.result == one.result
         assert {**vars(other.fit), "probe": 0, "test": 0} == {**vars(one.fit), "probe": 0, "test": 0}
         for name in one.fit.probe.ARRAYS:
             np.testing.assert_array_equal(getattr(other.fit.probe, name), getattr(one.fit.probe, name))
-        for given, back in ((one.fit.test, other.fit.test), (one.validation, other.validation)):
+        assert (one.rises is None) == (acts is store)
+        pairs = ((one.fit.test, other.fit.test), (one.validation, other.validation), (one.rises, other.rises))
+        for given, back in pairs:
             for name, value in ({} if given is None else vars(given)).items():
                 np.testing.assert_array_equal(getattr(back, name), value)
 

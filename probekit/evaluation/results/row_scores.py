@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from probekit.evaluation.results.arrays import check_array
+from probekit.evaluation.scores.alarms import Rises
 from probekit.files.records import Unfit, describing, ensure
 from probekit.results.files import read_part
 from probekit.tasks.fields import LISTS, NUMBERS, TEXTS, RaggedRows, to_arrow
@@ -23,6 +24,8 @@ ROWS_FILE = "predictions.parquet"
 DIGITS = 16  # of the hash of a text: 64 bits, so two of a million texts share one with a chance of 3e-8
 PREDICTED = "predicted "  # begins the column of predicted classes
 BASELINE = "baseline "  # begins the column of a black box's scores
+TOKENS = "tokens"  # how many each row's text has, where running scores are kept
+RISES_AT, RISES_TO = "rises at ", "rises to "  # begin the columns of the rises of running scores: tokens, and maxima
 SCORED_SPLITS = ("validation", "test")
 MOST_PER_BYTE = 100  # values that a byte of the file may stand for; the id of a row takes about one byte
 
@@ -44,6 +47,8 @@ class RowScores:
             the predicted values [N] or [N, K] of a regression.
         predicted: place -> int64 [N], the predicted class; empty for a regression.
         baselines: name of a black box -> its calibrated log odds, as those of a place; values of a regression.
+        rises: place -> where the running score of each row's text rises to a new maximum; only of probes of two classes
+            over a sequence, whose rows validation chose.
     """
 
     ids: np.ndarray
@@ -54,6 +59,7 @@ class RowScores:
     scores: dict[str, np.ndarray] = field(default_factory=dict)
     predicted: dict[str, np.ndarray] = field(default_factory=dict)
     baselines: dict[str, np.ndarray] = field(default_factory=dict)
+    rises: dict[str, Rises] = field(default_factory=dict)
 
 
 def digests_of(inputs: Sequence[Any], has_texts: bool) -> np.ndarray:
@@ -66,7 +72,10 @@ def digests_of(inputs: Sequence[Any], has_texts: bool) -> np.ndarray:
 
 
 def row_scores_bytes(rows: RowScores) -> bytes:
-    """The rows as a Parquet file: id, digest, split, label, group, then the scores and predictions of each place."""
+    """The rows as a Parquet file: id, digest, split, label, group, then the scores and predictions of each place.
+
+    Of running scores the number of tokens, and for each place a list of tokens and one of scores.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -77,6 +86,11 @@ def row_scores_bytes(rows: RowScores) -> bytes:
         if place in rows.predicted:
             columns[PREDICTED + place] = _numbers(rows.predicted[place])
     columns |= {BASELINE + name: _numbers(values) for name, values in rows.baselines.items()}
+    for place, rises in rows.rises.items():
+        ends = np.concatenate([[0], np.cumsum(rises.counts)])
+        columns[TOKENS] = _numbers(rises.lengths)
+        columns[RISES_AT + place] = to_arrow(LISTS, RaggedRows(rises.tokens, ends))
+        columns[RISES_TO + place] = to_arrow(LISTS, RaggedRows(rises.scores, ends))
     out = io.BytesIO()
     table = pa.Table.from_arrays([*columns.values()], names=[*columns])
     pq.write_table(table, out, compression="zstd")
@@ -111,7 +125,7 @@ def _sizes_text(sizes: Mapping[str, int]) -> str:
     return " and ".join(f"{sizes.get(split, 0):,} rows of {split}" for split in SCORED_SPLITS)
 
 
-def _columns_of(data: bytes) -> dict[str, np.ndarray]:
+def _columns_of(data: bytes) -> dict[str, Any]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -132,7 +146,7 @@ def _columns_of(data: bytes) -> dict[str, np.ndarray]:
         raise Unfit("a Parquet file that can be read", printable(error)) from None
 
 
-def _rows_of(columns: dict[str, np.ndarray], places: Sequence[str], n_classes: int) -> RowScores:
+def _rows_of(columns: dict[str, Any], places: Sequence[str], n_classes: int) -> RowScores:
     for name in ("id", "digest", "split", "label", "group"):
         ensure(name in columns, "a column of this name", sorted(columns), name)
     ids, digests, splits, labels, groups = (columns.pop(name) for name in ("id", "digest", "split", "label", "group"))
@@ -147,6 +161,7 @@ def _rows_of(columns: dict[str, np.ndarray], places: Sequence[str], n_classes: i
     else:
         check_array(labels, "fi", "label")
         labels = labels.astype(np.float64)
+    rises = _rises_of(columns, places, N, n_classes)
     predicted = {name.removeprefix(PREDICTED): x for name, x in columns.items() if name.startswith(PREDICTED)}
     baselines = {name.removeprefix(BASELINE): x for name, x in columns.items() if name.startswith(BASELINE)}
     scores = {name: x for name, x in columns.items() if not name.startswith((PREDICTED, BASELINE))}
@@ -156,7 +171,40 @@ def _rows_of(columns: dict[str, np.ndarray], places: Sequence[str], n_classes: i
         check_array(x, "f", name, shape)
     for place, x in predicted.items():
         _check_classes(x, n_classes, N, PREDICTED + place)
-    return RowScores(ids, digests, splits, labels, groups, scores, predicted, baselines)
+    return RowScores(ids, digests, splits, labels, groups, scores, predicted, baselines, rises)
+
+
+def _rises_of(columns: dict[str, Any], places: Sequence[str], N: int, n_classes: int) -> dict[str, Rises]:
+    """The rises of each place, whose columns are taken out; none where no running scores were kept."""
+    own = {name: columns.pop(name) for name in list(columns) if name.startswith((RISES_AT, RISES_TO))}
+    if TOKENS not in columns:
+        ensure(not own, f"the column {TOKENS}", sorted(own)[:2])
+        return {}
+    lengths = columns.pop(TOKENS)
+    check_array(lengths, "i", TOKENS, (N,))
+    ensure(n_classes == 2, "running scores of two classes only", n_classes, TOKENS)
+    wanted = {prefix + place for place in places for prefix in (RISES_AT, RISES_TO)}
+    ensure(set(own) == wanted, f"the rises at the places {listed(places, most=4)}", sorted(own)[:4])
+    return {place: _rises(own[RISES_AT + place], own[RISES_TO + place], lengths, place) for place in places}
+
+
+def _rises(at: Any, to: Any, lengths: np.ndarray, place: str) -> Rises:
+    """The rises of one place, if tokens and scores rise within each text from its first token on."""
+    for rows, kinds, name in ((at, "i", RISES_AT + place), (to, "f", RISES_TO + place)):
+        ensure(isinstance(rows, RaggedRows), "a list in each row", type(rows).__name__, name)
+        check_array(rows.numbers, kinds, name, rows.numbers.shape[:1])
+        ensure(len(rows.offsets) == len(lengths) + 1, f"{len(lengths):,} lists", len(rows.offsets) - 1, name)
+        ensure(np.array_equal(rows.offsets, at.offsets), "as many scores as tokens", "other lists", name)
+        later = np.ones(len(rows.numbers), dtype=bool)
+        counts = np.diff(rows.offsets)
+        ensure((counts > 0).all(), "a rise in each text", "an empty list", name)
+        later[rows.offsets[:-1]] = False
+        rising = np.diff(rows.numbers, prepend=rows.numbers[:1]) > 0
+        ensure(rising[later].all(), "numbers that rise in each list", "others", name)
+    ensure((at.numbers[at.offsets[:-1]] == 0).all(), "a first rise at token 0", "another", RISES_AT + place)
+    last = at.numbers[at.offsets[1:] - 1]
+    ensure((last < lengths).all(), "tokens of the text", "later ones", RISES_AT + place)
+    return Rises(lengths, np.diff(at.offsets), at.numbers, to.numbers)
 
 
 def _check_classes(x: np.ndarray, n_classes: int, N: int, name: str) -> None:
@@ -165,8 +213,8 @@ def _check_classes(x: np.ndarray, n_classes: int, N: int, name: str) -> None:
     ensure(not len(wrong), f"classes from 0 to {n_classes - 1}", wrong[:3].tolist(), name)
 
 
-def _array(column: Any, name: str) -> np.ndarray:
-    """A column as [N], or [N, K] of lists with one length; texts as objects."""
+def _array(column: Any, name: str) -> Any:
+    """A column as [N], or [N, K] of lists with one length; texts as objects, and lists of rises as `RaggedRows`."""
     import pyarrow as pa
 
     whole = column.combine_chunks()
@@ -178,6 +226,11 @@ def _array(column: Any, name: str) -> np.ndarray:
         return whole.to_numpy(zero_copy_only=False)
     if not len(whole):
         return np.empty((0, 0))
+    if name.startswith((RISES_AT, RISES_TO)):
+        ends = np.cumsum(whole.value_lengths().to_numpy(zero_copy_only=False).astype(np.int64))
+        numbers = whole.flatten()
+        ensure(not numbers.null_count, "numbers in every list", f"{numbers.null_count:,} without", name)
+        return RaggedRows(numbers.to_numpy(zero_copy_only=False), np.concatenate([[0], ends]))
     lengths, values = whole.value_lengths().unique().to_pylist(), whole.flatten()
     ensure(len(lengths) == 1 and not values.null_count, "lists of one length", lengths[:4], name)
     return values.to_numpy(zero_copy_only=False).reshape(len(whole), -1)

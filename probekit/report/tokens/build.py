@@ -170,7 +170,9 @@ class _Meaning(NamedTuple):
 def _meaning(data: ProbeData, layer: LayerResult, fpr: float | None) -> _Meaning:
     # the calibration of a probe over a sequence is that of complete texts
     calibration = None if layer.probe.of_sequences else calibration_of(data.rows, layer.place, layer.probe.log_odds)
-    return _Meaning(calibration, None if fpr is None else choose_threshold(data.rows, layer.place, fpr).value)
+    return _Meaning(
+        calibration, None if fpr is None else choose_threshold(data.rows, layer.place, fpr, fpr_of="score").value
+    )
 
 
 def _kind(probe: Any, meaning: list[_Meaning]) -> str:

@@ -271,7 +271,7 @@ def chosen_rows(data: ProbeData, task: Task, shown: Shown) -> tuple[np.ndarray, 
     candidates, index = candidates[index >= 0], index[index >= 0]
     scores = rows.scores[place][index]
     if place in rows.predicted:
-        line = None if shown.fpr is None else choose_threshold(rows, place, shown.fpr).value
+        line = None if shown.fpr is None else choose_threshold(rows, place, shown.fpr, fpr_of="score").value
         predicted = rows.predicted[place][index] if line is None else scores >= line
         sure = confidence_of(scores, line or 0.0)
         return choose_texts(shown.texts, shown.seed, candidates, sure, predicted != rows.labels[index])

@@ -14,8 +14,11 @@ from typing import Any
 import numpy as np
 
 from probekit.errors import UsageError, nearest
-from probekit.probes import AggregateProbe, AttentionProbe, MultiMaxProbe, Probe
-from probekit.probes.base import ClassifierProbe
+from probekit.probes.base import ClassifierProbe, Probe
+from probekit.probes.sequence.aggregate import AggregateProbe
+from probekit.probes.sequence.attention import AttentionProbe, MultiMaxProbe
+from probekit.probes.sequence.base import SequenceProbe
+from probekit.probes.sequence.ragged import Ragged, text_parts
 
 
 @dataclass(eq=False)
@@ -23,16 +26,15 @@ class Fold:
     """What is remembered of the tokens of one text.
 
     Attributes:
-        best: the largest logit so far, float64 [K]; of a maximum, the largest score.
-        weight: the sum of exp(logit - best), float64 [K].
-        total: the sum of exp(logit - best) * score, float64 [K].
+        best: the largest score so far, float64 [K] or of each row of weights.
+        sums: the logarithms of three sums over the tokens so far, float64 [3, K]: of exp(logit), and of its products
+            with the scores above 0 and with the size of those below; None before the first token.
         kept: the scores that an aggregate still needs, float64 [n, K]: the last of a window, the highest, or the moving
             average; None before the first token.
     """
 
     best: np.ndarray = field(default_factory=lambda: np.array(-np.inf))
-    weight: np.ndarray = field(default_factory=lambda: np.zeros(()))
-    total: np.ndarray = field(default_factory=lambda: np.zeros(()))
+    sums: np.ndarray | None = None
     kept: np.ndarray | None = None
 
 
@@ -155,8 +157,7 @@ def _aggregate(probe: AggregateProbe) -> Callable[[np.ndarray, Fold], np.ndarray
         if probe.aggregate == "last":
             return scores_TK
         if probe.aggregate in _KEPT:
-            step = _KEPT[probe.aggregate]
-            return probe.side_ * np.stack([step(probe.side_ * score_K, so_far, probe) for score_K in scores_TK])
+            return probe.side_ * _KEPT[probe.aggregate](probe.side_ * scores_TK, so_far, probe)
         if probe.aggregate == "max":
             return probe.side_ * _highest(probe.side_ * scores_TK, so_far)
         return _weighted(probe.sharpness * scores_TK, scores_TK, so_far)
@@ -164,46 +165,71 @@ def _aggregate(probe: AggregateProbe) -> Callable[[np.ndarray, Fold], np.ndarray
     return fold
 
 
-def _next_window(score_K: np.ndarray, so_far: Fold, probe: AggregateProbe) -> np.ndarray:
+def _highest_window(scores_TK: np.ndarray, so_far: Fold, probe: AggregateProbe) -> np.ndarray:
     """The highest mean of a complete window; of all tokens, before there is one."""
-    last = score_K[None] if so_far.kept is None else np.concatenate([so_far.kept, score_K[None]])
-    mean_K = last.mean(axis=0)
-    if len(last) < probe.window:
-        so_far.kept = last
-        return mean_K
-    so_far.kept, so_far.best = last[1:], np.maximum(so_far.best, mean_K)
-    return so_far.best
+    old, w = 0 if so_far.kept is None else len(so_far.kept), probe.window
+    last = scores_TK if so_far.kept is None else np.concatenate([so_far.kept, scores_TK])  # at most w - 1 are old
+    so_far.kept = last[len(last) - min(w - 1, len(last)) :]
+    if len(last) < w:
+        return (np.cumsum(last, axis=0) / np.arange(1, len(last) + 1)[:, None])[old:]
+    means = np.lib.stride_tricks.sliding_window_view(last, w, axis=0).mean(axis=-1)  # of complete windows
+    complete = _highest(means, so_far)
+    early = w - 1 - old  # new tokens that complete no window
+    if early <= 0:
+        return complete
+    means = np.cumsum(last[: w - 1], axis=0) / np.arange(1, w)[:, None]
+    return np.concatenate([means[old:], complete])
 
 
-def _next_average(score_K: np.ndarray, so_far: Fold, probe: AggregateProbe) -> np.ndarray:
+def _highest_average(scores_TK: np.ndarray, so_far: Fold, probe: AggregateProbe) -> np.ndarray:
     """The highest exponential moving average."""
-    new = 2 / (probe.window + 1)
-    average_K = score_K if so_far.kept is None else new * score_K + (1 - new) * so_far.kept[0]
-    so_far.kept, so_far.best = average_K[None], np.maximum(so_far.best, average_K)
-    return so_far.best
+    new, averages = 2 / (probe.window + 1), np.empty_like(scores_TK)
+    average_K = scores_TK[0] if so_far.kept is None else so_far.kept[0]
+    for t, score_K in enumerate(scores_TK):
+        average_K = averages[t] = average_K + new * (score_K - average_K)
+    so_far.kept = averages[-1:]
+    return _highest(averages, so_far)
 
 
-def _next_highest(score_K: np.ndarray, so_far: Fold, probe: AggregateProbe) -> np.ndarray:
+def _mean_of_highest(scores_TK: np.ndarray, so_far: Fold, probe: AggregateProbe) -> np.ndarray:
     """The mean of the k highest scores."""
-    every = score_K[None] if so_far.kept is None else np.concatenate([so_far.kept, score_K[None]])
-    so_far.kept = np.sort(every, axis=0)[-probe.k :]
-    return so_far.kept.mean(axis=0)
+    found, kept = np.empty_like(scores_TK), so_far.kept
+    mean_K = None
+    for t, score_K in enumerate(scores_TK):
+        if kept is None or mean_K is None or len(kept) < probe.k or (score_K > kept[0]).any():
+            every = score_K[None] if kept is None else np.concatenate([kept, score_K[None]])
+            kept = np.sort(every, axis=0)[-probe.k :]
+            mean_K = kept.mean(axis=0)
+        found[t] = mean_K
+    so_far.kept = kept
+    return found
 
 
-_KEPT = {"rolling-max": _next_window, "ema-max": _next_average, "top-k": _next_highest}
+_KEPT = {"rolling-max": _highest_window, "ema-max": _highest_average, "top-k": _mean_of_highest}
 
 
 def _weighted(logits_TK: np.ndarray, scores_TK: np.ndarray, so_far: Fold) -> np.ndarray:
     """The mean of the scores so far with weights softmax(logits), after each token.
 
-    Sums are relative to the largest logit so far, so that no exponential overflows (as in online softmax).
+    Sums are kept as logarithms, so that no exponential overflows, those of scores above and below 0 apart.
     """
-    found_TK = np.empty_like(scores_TK)
-    for t, (logit_K, score_K) in enumerate(zip(logits_TK, scores_TK, strict=True)):
-        best_K = np.maximum(so_far.best, logit_K)
-        before_K, now_K = np.exp(so_far.best - best_K), np.exp(logit_K - best_K)
-        so_far.weight = so_far.weight * before_K + now_K
-        so_far.total = so_far.total * before_K + now_K * score_K
-        so_far.best = best_K
-        found_TK[t] = so_far.total / so_far.weight
-    return found_TK
+    with np.errstate(divide="ignore"):  # the logarithm of 0
+        sizes = np.log(np.stack([np.maximum(scores_TK, 0), np.maximum(-scores_TK, 0)]))
+    terms = logits_TK + np.concatenate([np.zeros_like(sizes[:1]), sizes])  # [3, T, K]
+    if so_far.sums is not None:
+        terms = np.concatenate([so_far.sums[:, None], terms], axis=1)
+    sums = np.logaddexp.accumulate(terms, axis=1)[:, -len(scores_TK) :]
+    so_far.sums = sums[:, -1]
+    return np.exp(sums[1] - sums[0]) - np.exp(sums[2] - sums[0])
+
+
+def running_scores(probe: SequenceProbe, X: Ragged) -> list[np.ndarray]:
+    """The decision of a probe of two classes for each text up to each of its tokens: N arrays [L]."""
+    rule, found = token_rule(probe), [np.empty(0)] * len(X)
+    weights: Any = rule.weights
+    fold: Any = rule.fold
+    for part in text_parts(X):
+        products = part.doubles() @ weights.T + rule.shift
+        for text, own in zip(part.texts, np.split(products, np.cumsum(part.lengths)[:-1]), strict=True):
+            found[text] = fold(own, Fold())[:, 0]
+    return found
