@@ -22,7 +22,7 @@ from probekit.evaluation.fits.protocol import split_protocol
 from probekit.evaluation.fits.stream import features_held
 from probekit.evaluation.plan import plan_curve
 from probekit.evaluation.request import Request, check_request
-from probekit.evaluation.results.data import TransferCell
+from probekit.evaluation.results.data import FPRS, RATE_NAMES, TransferCell
 from probekit.evaluation.results.provenance import origin_of
 from probekit.evaluation.results.results import ProbeResults
 from probekit.evaluation.results.transfer_results import TransferResults
@@ -31,6 +31,7 @@ from probekit.evaluation.results.wording import position_name
 from probekit.evaluation.rows import resampling_units, task_fingerprint
 from probekit.evaluation.scores.bootstrap import Bootstrap, fewest_groups, groups_note
 from probekit.evaluation.scores.metrics import Predictions, metrics_of
+from probekit.evaluation.scores.rates import Rate, rates_at, threshold_for
 from probekit.machine.progress import shown_parts
 from probekit.machine.threads import one_thread
 from probekit.options import TransferArguments
@@ -281,7 +282,7 @@ def _renumbered(labels: np.ndarray, own: np.ndarray, other: np.ndarray) -> np.nd
 
 def _cell(one: TrainedProbes, k: int, test: TestRows, predictions: Predictions) -> TransferCell:
     """The scores of the probe of layer number `k`."""
-    layer = one.results.layers[k]
+    layer, at_threshold = one.results.layers[k], _at_thresholds(one, k, test, predictions)
     return TransferCell(
         train_task=one.name,
         test_task=test.name,
@@ -291,9 +292,25 @@ def _cell(one: TrainedProbes, k: int, test: TestRows, predictions: Predictions) 
         converged=layer.converged,
         validation=layer.metrics.get("validation", {}).get(one.results.headline),
         chosen=layer is one.results.best,
-        metrics=metrics_of(predictions),
-        intervals=test.bootstrap.intervals(predictions),
+        metrics=metrics_of(predictions) | {name: rate.value for name, rate in at_threshold.items()},
+        intervals=test.bootstrap.intervals(predictions) | {name: (r.low, r.high) for name, r in at_threshold.items()},
     )
+
+
+def _at_thresholds(one: TrainedProbes, k: int, test: TestRows, predictions: Predictions) -> dict[str, Rate]:
+    """The rates on these rows at thresholds that the probe's own validation rows hold at each of `FPRS`.
+
+    Their intervals are of Clopper and Pearson, with rows of a group as dependent; the threshold counts as known.
+    """
+    chosen, found = one.fitted[k].validation, {}
+    if chosen is None or predictions.n_classes != 2:
+        return {}
+    for rate in FPRS:
+        value = threshold_for(chosen.scores, chosen.truth, rate).value
+        if value is not None:
+            rates = rates_at(value, predictions.scores, predictions.truth, test.bootstrap.groups)
+            found |= {name.format(rate): one for name, one in zip(RATE_NAMES, rates, strict=True) if one is not None}
+    return found
 
 
 def _meta(tasks: Sequence[TrainedProbes], notes: list[str]) -> dict[str, Any]:
@@ -311,6 +328,7 @@ def _meta(tasks: Sequence[TrainedProbes], notes: list[str]) -> dict[str, Any]:
         "n_classes": n_classes,
         "n": [meta["n"] for meta in metas],
         "classes": [meta["classes"] for meta in metas],
+        "negatives": [_negatives(task.request) for task in tasks] if n_classes == 2 else None,
         "majority": [_majority(task.request) for task in tasks] if n_classes else None,
         "validation_carved": [meta["validation_carved"] for meta in metas],
         "shared_texts": texts,
@@ -335,6 +353,11 @@ def _position_notes(tasks: Sequence[TrainedProbes]) -> list[str]:
         return []
     tokens = ", ".join(f"{name!a} {position_name(position)}" for name, position in positions.items())
     return [f"Different tokens are read: {tokens}."]
+
+
+def _negatives(request: Request) -> int:
+    """Validation rows of the first class."""
+    return int((request.labels[request.acts.splits == "validation"] == 0).sum())
 
 
 def _majority(request: Request) -> float:

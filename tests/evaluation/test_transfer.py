@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.stats import binomtest
 from sklearn.metrics import accuracy_score, roc_auc_score
 
 from probekit.activations.activations import ActivationSet
@@ -310,3 +311,43 @@ def test_whatever_a_file_says_is_safe_to_show(found: TransferResults, tmp_path: 
         assert all(char.isprintable() for line in shown.split("\n") for char in line)
     assert len(loaded.summary().split("\n")) == len(found.summary().split("\n")) + 2  # not converged, the note
     assert "note\\x1b[2J\\u202e\\n" in loaded.summary()
+
+
+def test_thresholds_of_one_task_are_carried_to_the_others() -> None:
+    """Chosen on validation of the one, counted on test of the other, by hand."""
+    worlds = [make("a", strength=(0.0, 1.0)), make("b", seed=1, strength=(0.0, 1.0)), make("c", axis=3)]
+    found = transfer(worlds, C=1.0, layers=1)
+    again = TransferResults(found.cells, found.meta)
+    for cell in again.cells:
+        one, other = (
+            next(acts for acts in worlds if acts.task.name == name) for name in (cell.train_task, cell.test_task)
+        )
+        probe = train_probes(one, C=1.0, layers=1, baselines=False, controls=0, codelength=False).best.probe
+        scores, y = probe.decision_function(one["resid_post", 1]), one.labels["label"]
+        chose = np.sort(scores[(one.splits == "validation") & (y == 0)])[::-1]
+        assert len(chose) < 100
+        assert "tpr_at_fpr_0.01" not in cell.metrics
+        threshold = chose[int(0.05 * len(chose)) - 1]
+        scores, y = probe.decision_function(other["resid_post", 1]), other.labels["label"]
+        for k, name in ((1, "tpr_at_fpr_0.05"), (0, "fpr_at_fpr_0.05")):
+            own = scores[(other.splits == "test") & (y == k)] >= threshold
+            assert cell.metrics[name] == own.mean()
+            ends = binomtest(int(own.sum()), len(own)).proportion_ci()
+            assert cell.intervals[name] == pytest.approx((ends.low, ends.high), abs=1e-9)
+    assert found.matrix_of("fpr_at_fpr_0.05")[0, 1] == found.chosen[0][1].metrics["fpr_at_fpr_0.05"]
+    assert np.isnan(found.matrix_of("tpr_at_fpr_0.01")).all()
+    few = [int((acts.labels["label"][acts.splits == "validation"] == 0).sum()) for acts in worlds]
+    needs = "No threshold for 1% false positives, which needs 100 validation rows of the first class:"
+    assert f"{needs} a {few[0]}, b {few[1]}, c {few[2]}." in found.summary()
+    frame = found.to_frame()
+    assert {"tpr_at_fpr_0.05", "fpr_at_fpr_0.05", "roc_tpr_0.05"} <= set(frame["metric"])
+    carried = replace(found, cells=[replace(cell, metrics=at_one_percent(cell.metrics)) for cell in found.cells])
+    assert "  a: TPR / FPR on test a 0." in carried.summary()
+    for acts in worlds:
+        acts.labels["label"][:] = np.arange(N) % 3  # of three classes there is no such rate
+        acts.task.label_names["label"][:] = ["x", "y", "z"]
+    assert not any(name.startswith("tpr") for cell in transfer(worlds, C=1.0, layers=1).cells for name in cell.metrics)
+
+
+def at_one_percent(metrics: dict[str, float]) -> dict[str, float]:
+    return {name.replace("_0.05", "_0.01"): value for name, value in metrics.items()}

@@ -33,6 +33,8 @@ NO_BEST = (
     f"{NOT_SELECTED}, so there is no best one; name the layer in advance (layers=), read all of them "
     "(results.layers), or carve validation rows (task.with_validation)"
 )
+FPRS = (0.001, 0.01, 0.05)  # false-positive rates whose thresholds are carried to other tasks
+RATE_NAMES = ("tpr_at_fpr_{:g}", "fpr_at_fpr_{:g}")  # of the metrics that they give there
 EMBEDDING = "embedding"  # the baseline that is the first place of a curve
 ENSEMBLE = "ensemble"  # of the layers of a curve; it is compared with the curve, and is no rival of it
 NUISANCE = "nuisance"  # the baseline that sees nothing but the columns of --nuisance
@@ -272,7 +274,8 @@ class TransferCell:
         converged: whether the solver reached its tolerance.
         validation: the headline on the train task's validation split; None where it has none and nothing was chosen.
         chosen: whether this is the train task's best layer.
-        metrics: metric -> value.
+        metrics: metric -> value. Of two classes "tpr_at_fpr_0.01" and "fpr_at_fpr_0.01" are the rates on the test task
+            at the threshold that the train task's validation rows chose for 1% false positives; so for 0.1% and 5%.
         intervals: metric -> (low, high).
     """
 
@@ -330,4 +333,8 @@ class TransferData:
     @property
     def matrix(self) -> np.ndarray:
         """The headline of `chosen`, float64 [rows, T]; nan where it is undefined."""
-        return np.array([[cell.metrics.get(self.headline, np.nan) for cell in row] for row in self.chosen])
+        return self.matrix_of(self.headline)
+
+    def matrix_of(self, metric: str) -> np.ndarray:
+        """A metric of `chosen`, such as "tpr_at_fpr_0.01", float64 [rows, T]; nan where it is undefined."""
+        return np.array([[cell.metrics.get(metric, np.nan) for cell in row] for row in self.chosen])

@@ -416,6 +416,7 @@ class _TransferMeta(RunMeta, total=False):
     headline: Required[Headline]
     chance: Required[float]
     majority: list[Share] | None
+    negatives: NotRequired[list[Count] | None]
     C: Required[list[Penalty | str | None] | None]
     notes: Required[list[str]]
     shift: _ShiftRecord

@@ -15,6 +15,7 @@ from probekit.evaluation.plan import CurvePlan
 from probekit.evaluation.request import Request
 from probekit.evaluation.results.files import is_saved
 from probekit.evaluation.scores.bootstrap import LEVEL, RESAMPLES, Bootstrap
+from probekit.evaluation.scores.roc import ROC_RATES
 from probekit.evaluation.surface.within import RowGroup
 from probekit.machine.versions import versions_of
 from probekit.probes.find import probe_name
@@ -167,6 +168,7 @@ def _kinds(n_classes: int) -> dict[str, str]:
     """The kind of interval of each metric."""
     names = ("accuracy", "balanced_accuracy", "auroc", "average_precision", "f1", "brier")
     names = names if n_classes else ("r2", "spearman", "mae")
+    names += tuple(ROC_RATES) if n_classes == 2 else ()
     return {name: "Wilson" if name == "accuracy" else "studentised bootstrap" for name in names}
 
 

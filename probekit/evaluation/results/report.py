@@ -19,6 +19,7 @@ from probekit.evaluation.results.data import (
     is_output,
 )
 from probekit.evaluation.results.quote import quote_line, quote_of_curve
+from probekit.evaluation.results.rows import few_negatives
 from probekit.evaluation.results.surface_note import nuisance_note
 from probekit.evaluation.results.verdict import of_embedding, verdict
 from probekit.evaluation.results.wording import (
@@ -35,6 +36,7 @@ from probekit.evaluation.results.wording import (
 )
 from probekit.evaluation.scores.bootstrap import groups_note
 from probekit.evaluation.scores.permutation import permuted_texts
+from probekit.evaluation.scores.roc import ROC_RATES
 from probekit.points import Place, spans_of
 from probekit.tables import TableReport, html_page, html_table, text_table, without_empty_columns
 from probekit.text import counted, listed, printable
@@ -238,6 +240,7 @@ def every_note(data: ProbeData) -> list[Note]:
         ("selection on test", AT_LENGTH, _test_selection_note),
         ("compression", AT_LENGTH, _code_note),
         ("few negatives", AT_LENGTH, _few_negatives_note),
+        ("ROC curve", AT_LENGTH, _roc_note),
     ]
     notes = [Note(subject, rank, text) for subject, rank, part in parts if (text := part(data))]
     return sorted(notes, key=lambda note: note.rank)
@@ -291,6 +294,21 @@ def _few_negatives_note(data: ProbeData) -> str:
         return ""
     rows = counted(int(rates["negatives"]), "validation row")
     return f"No TPR at {rates['fpr']:.0%} FPR: with {rows} of the first class, the lowest FPR is {rates['least']:.1%}."
+
+
+def _roc_note(data: ProbeData) -> str:
+    """The true-positive rates on the ROC curve of test, with intervals; `<NA>` where the negatives are too few."""
+    layer = None if data.quoted is None else data.quoted.layer
+    of_layer = ({}, {}) if layer is None else (layer.metrics["test"], layer.intervals)
+    values, ends = (data.procedure["metrics"], data.procedure["intervals"]) if data.procedure else of_layer
+    few, parts, why = few_negatives(data), [], ""
+    for name, rate in ROC_RATES.items():
+        if name in values:
+            parts.append(f"{values[name]:.3f} {interval_text(ends.get(name))}".rstrip() + f" at {100 * rate:g}% FPR")
+        elif name in few and values:
+            parts.append(f"<NA> at {100 * rate:g}% FPR")
+            why += f" {100 * rate:g}% {few[name]}."
+    return f"TPR on the ROC curve of test: {', '.join(parts)}.{why}" if parts else ""
 
 
 def pooled_note(data: ProbeData) -> str:

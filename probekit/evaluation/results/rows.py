@@ -14,6 +14,7 @@ from probekit.evaluation.results.data import (
 )
 from probekit.evaluation.results.verdict import chance_of
 from probekit.evaluation.results.wording import features_name
+from probekit.evaluation.scores.roc import ROC_RATES, least_negatives
 from probekit.points import Place, depth_of
 from probekit.results.table import TableRow, ends_of
 
@@ -83,12 +84,28 @@ def _scores(data: ProbeData, kind: str, result: LayerResult | BaselineResult) ->
     cells = {"kind": kind} | (_where(data, result) if is_layer else {"name": result.name})
     marks = _marks(data, result) if is_layer and kind == "probe" else {}
     rows = [cells | row | marks for row in score_rows(result, data.meta["n"])]
+    if kind == "probe" and is_layer and data.meta["n_classes"] == 2:
+        rows += [cells | _too_few(data, name, why) | marks for name, why in few_negatives(data).items()]
     for row in rows:
         if row["split"] == "test" and row["metric"] == data.headline and is_layer:
             row |= ends_of(result.band, "band_low", "band_high")
             if kind == "probe":
                 row |= {"chance": chance_of(data), "p_value": result.p_value}
     return rows
+
+
+def _too_few(data: ProbeData, metric: str, why: str) -> dict[str, Any]:
+    """The cells of a rate that the test rows are too few for."""
+    return {"split": "test", "n": data.meta["n"]["test"], "metric": metric, "value": None, "note": why}
+
+
+def few_negatives(data: ProbeData) -> dict[str, str]:
+    """The rates of the ROC curve that the test rows of two classes are too few for, and why."""
+    counts = data.meta.get("counts", {}).get("test", {})
+    negatives = next(iter(counts.values()), 0) if len(counts) == 2 else 0
+    why = "needs {:,} test rows of the first class, of which there are {:,}"
+    least = {name: least_negatives(name) for name in ROC_RATES}
+    return {name: why.format(n, negatives) for name, n in least.items() if 0 < negatives < n}
 
 
 def _where(data: ProbeData, layer: LayerResult) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Transfer as text for a terminal and as HTML for a notebook: train on the rows, test on the columns."""
 
 from probekit.evaluation.results.coordinates import within_text
-from probekit.evaluation.results.data import TransferCell, TransferData
+from probekit.evaluation.results.data import RATE_NAMES, TransferCell, TransferData
 from probekit.evaluation.results.wording import interval_text, metric_name, point_name, position_name, selected
+from probekit.evaluation.scores.rates import DEFAULT_FPR
 from probekit.tables import TableReport, html_page, html_table, text_table
 from probekit.text import listed, printable
 
@@ -40,7 +41,29 @@ def transfer_notes(data: TransferData) -> list[str]:
     notes = [note if what else "One layer, one setting: nothing was selected."]
     if late := [row[0].train_task for row in data.chosen if not row[0].converged]:
         notes.append(f"! not converged: {listed(late)}; a smaller C helps.")
-    return [*notes, *data.meta["notes"]]
+    return [*notes, *_threshold_notes(data), *data.meta["notes"]]
+
+
+def _threshold_notes(data: TransferData) -> list[str]:
+    """What each task's threshold for 1% false positives gives on the others, and which tasks have none."""
+    negatives, (tpr, fpr) = data.meta.get("negatives"), (name.format(DEFAULT_FPR) for name in RATE_NAMES)
+    if data.meta.get("shift") or negatives is None:
+        return []
+    rows = [row for row in data.chosen if any(tpr in cell.metrics for cell in row)]
+    notes = (
+        [f"Thresholds for {DEFAULT_FPR:.0%} false positives, chosen on the training task's validation split:"]
+        if rows
+        else []
+    )
+    for row in rows:
+        each = [f"{cell.test_task} {_value(cell, tpr)} / {_value(cell, fpr)}" for cell in row]
+        notes.append(f"  {row[0].train_task}: TPR / FPR on test {', '.join(each)}.")
+    few = [f"{task} {n:,}" for task, n in zip(data.tasks, negatives, strict=True) if 0 < n < 1 / DEFAULT_FPR]
+    least = f"{round(1 / DEFAULT_FPR)} validation rows of the first class"
+    return [
+        *notes,
+        *([f"No threshold for {DEFAULT_FPR:.0%} false positives, which needs {least}: {listed(few)}."] if few else []),
+    ]
 
 
 def _rows(data: TransferData) -> list[tuple[str, ...]]:

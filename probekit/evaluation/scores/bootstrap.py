@@ -22,6 +22,7 @@ from scipy.special import betaincinv, expit, logit, ndtri, stdtrit
 
 from probekit.evaluation.scores.metrics import Predictions, metric_names, weighing
 from probekit.evaluation.scores.regression import r2_ceiling
+from probekit.evaluation.scores.roc import ROC_RATES
 
 RESAMPLES = 1000
 LEVEL = 0.95
@@ -39,7 +40,7 @@ _LEAST_CHUNK = 32  # resamples held at once, however many examples; fewer make e
 # The ceiling of R2 is worked out below this value only. It is 0.75 where the predictions have half of the truth's
 # standard deviation, and then limits no interval.
 _HIGH_CEILING = 0.75
-_SHARES = ("balanced_accuracy", "auroc", "average_precision", "f1")
+_SHARES = ("balanced_accuracy", "auroc", "average_precision", "f1", *ROC_RATES)
 _NO_INTERVAL = ("ece",)  # its estimate is biased upwards, and in a resample more so
 
 
@@ -90,7 +91,7 @@ class Bootstrap:
         kinds = ("once", "resampled", *(("jackknifed",) if grouped else ()))
         once, drawn, *jackknifed = self._estimates(predictions, wanted, kinds)
         # with more groups than resamples simply G - 1
-        freedom = self._freedom(jackknifed[0]) if grouped else dict.fromkeys(wanted, self.n_units - 1)
+        freedom = dict.fromkeys(wanted, self.n_units - 1) | (self._freedom(jackknifed[0]) if grouped else {})
         values = {name: float(value[0]) for name, value in once.items() if np.isfinite(value[0])}
         unbias = np.sqrt(self.n_units / (self.n_units - 1))
         intervals = {}
@@ -205,7 +206,9 @@ class Bootstrap:
 
     def _freedom(self, jackknifed: dict[str, np.ndarray]) -> dict[str, float]:
         """Degrees of freedom of each metric's standard error."""
-        return {name: satterthwaite(v[np.isfinite(v)], self.n_units) for name, v in jackknifed.items()}
+        # what one group does to a quantile, such as a rate of the ROC curve, says nothing of its variance
+        smooth = {name: v for name, v in jackknifed.items() if name not in ROC_RATES}
+        return {name: satterthwaite(v[np.isfinite(v)], self.n_units) for name, v in smooth.items()}
 
     def _r2_limit(self, predictions: Predictions, level: float) -> float:
         """The upper end of the highest R2 that predictions of this variance can have."""

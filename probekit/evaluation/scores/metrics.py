@@ -16,6 +16,7 @@ from probekit.evaluation.scores.classification import Weighted, brier, calibrati
 from probekit.evaluation.scores.predictions import Predictions
 from probekit.evaluation.scores.ranking import ranking_metrics
 from probekit.evaluation.scores.regression import mae, r2, spearman
+from probekit.evaluation.scores.roc import ROC_RATES, roc_metrics
 from probekit.tasks.splitting.classes import IMBALANCED
 from probekit.text import listed
 
@@ -42,7 +43,7 @@ def check_metric(name: str, n_classes: int) -> str:
     Raises:
         UsageError: an unknown metric, one for the other kind of labels, or one where lower is better.
     """
-    known = [one for one in (_CLASSIFICATION if n_classes else _REGRESSION) if one not in LOWER_IS_BETTER]
+    known = [one for one in (_CLASSIFICATION if n_classes else _REGRESSION) if one in HEADLINES]
     if name in known:
         return name
     if name in METRICS and name in LOWER_IS_BETTER:
@@ -100,23 +101,25 @@ def metric_names(predictions: Predictions) -> list[str]:
     """The names in `METRICS` that apply to these predictions."""
     if predictions.n_classes == 0:
         return list(_REGRESSION)
-    return [
-        name for name in _CLASSIFICATION if predictions.probabilities is not None or name not in _NEED_PROBABILITIES
-    ]
+    left = (() if predictions.probabilities is not None else _NEED_PROBABILITIES) + (
+        () if predictions.scores.ndim == 1 else tuple(ROC_RATES)
+    )
+    return [name for name in _CLASSIFICATION if name not in left]
 
 
 _FAMILIES: list[tuple[tuple[str, ...], Callable[[Predictions, Collection[str]], Weighted]]] = [
     (("accuracy", "balanced_accuracy", "f1"), class_metrics),
     (("auroc", "average_precision"), ranking_metrics),
+    (tuple(ROC_RATES), roc_metrics),
     (("brier",), brier),
     (("ece",), calibration),
     (("r2",), r2),
     (("spearman",), spearman),
     (("mae",), mae),
 ]
-_CLASSIFICATION = ("accuracy", "balanced_accuracy", "auroc", "average_precision", "f1", "brier", "ece")
+_CLASSIFICATION = ("accuracy", "balanced_accuracy", "auroc", "average_precision", "f1", "brier", "ece", *ROC_RATES)
 _REGRESSION = ("r2", "spearman", "mae")
 _NEED_PROBABILITIES = ("brier", "ece")
 METRICS = _CLASSIFICATION + _REGRESSION
 LOWER_IS_BETTER = ("brier", "ece", "mae")
-HEADLINES = tuple(name for name in METRICS if name not in LOWER_IS_BETTER)
+HEADLINES = tuple(name for name in METRICS if name not in (*LOWER_IS_BETTER, *ROC_RATES))  # which may select

@@ -137,14 +137,20 @@ def test_the_frame_is_tidy(results, tmp_path):
     assert list(frame.columns) == list(COLUMNS)
     shown = [*results.layers, *results.random_init, *results.baselines]
     metrics = sum(len(values) for result in shown for values in result.metrics.values())
-    # selectivity, bits of three codes, compression, gain and the control of each place; the lead and the joint p
-    assert len(frame) == metrics + 5 * 7 + 2
+    # selectivity, bits of three codes, compression, gain and the control of each place; the lead and the joint p; and
+    # of each place two rates of the ROC curve that its negatives are too few for
+    assert len(frame) == metrics + 5 * 7 + 2 + 5 * 2
+    few = frame[frame["value"].isna() & frame["metric"].str.startswith("roc_tpr")]
+    negatives = [int((results.rows.labels[results.rows.splits == "test"] == 0).sum())] * 5
+    assert few["note"].str.extract(r"of which there are (\d+)")[0].astype(int).tolist() == 2 * negatives
+    assert set(few["metric"]) == {"roc_tpr_0.001", "roc_tpr_0.01"}
     assert set(frame["kind"]) == {"probe", "control", "baseline", "random-init", "lead", "curve"}
     assert not frame.duplicated(["kind", "name", "place", "split", "metric"]).any()
     bands = frame.dropna(subset="band_low")
     assert bands["metric"].tolist() == ["accuracy"] * 5
     assert (bands.eval("band_low <= value <= band_high")).all()
-    assert frame["value"].notna().equals(frame["kind"] != "curve")  # of which there is a p-value alone
+    known = frame.drop(few.index)
+    assert known["value"].notna().equals(known["kind"] != "curve")  # of which there is a p-value alone
     tested = frame.dropna(subset="p_value")
     assert tested["p_value"].tolist() == [layer.p_value for layer in results.layers]
     assert set(tested["chance"]) == {results.baselines[0].metrics["test"]["accuracy"]}
@@ -349,7 +355,7 @@ def test_the_unit_of_the_control_task_stays_in_the_footer_beside_an_audit(result
     audit = {**results.meta["audit"], "findings": ["one"]}
     notes = footnotes(dataclasses.replace(results, meta={**results.meta, "audit": audit}))
     assert any(note.startswith("Control task: a random label for each distinct ") for note in notes)
-    assert notes[-1].endswith(": selection on test, compression.")
+    assert notes[-1].endswith(": selection on test, compression, ROC curve.")
 
 
 def test_a_lead_without_an_interval_is_not_said_to_be_paired(results):

@@ -20,6 +20,7 @@ from probekit.evaluation.scores.metrics import (
 from probekit.evaluation.scores.permuted import under_permutation
 from probekit.evaluation.scores.ranking import log_odds
 from probekit.evaluation.scores.regression import r2_ceiling
+from probekit.evaluation.scores.roc import ROC_RATES, least_negatives
 
 ONCE = ("accuracy", "balanced_accuracy", "auroc", "average_precision", "f1", "brier")  # ECE: its bins stay
 
@@ -71,6 +72,13 @@ def oracle(p: Predictions, weights=None) -> dict[str, float]:
     return {name: float(value) for name, value in values.items()}
 
 
+def roc_oracle(p: Predictions, weights=None) -> dict[str, float]:
+    """The highest true-positive rate of `roc_curve` at each false-positive rate that the negatives can resolve."""
+    wrong, right, _ = sk.roc_curve(p.truth, p.scores, sample_weight=weights, drop_intermediate=False)
+    known = {name: rate for name, rate in ROC_RATES.items() if (p.truth == 0).sum() >= round(1 / rate)}
+    return {name: float(right[wrong <= rate * (1 + 1e-12)].max()) for name, rate in known.items()}
+
+
 def regression_oracle(p: Predictions) -> dict[str, float]:
     return {
         "r2": float(sk.r2_score(p.truth, p.predicted)),
@@ -85,7 +93,23 @@ def test_metrics_equal_scikit_learns(n_classes, ties):
     p = classified(n_classes=n_classes, ties=ties)
     values = metrics_of(p)
     assert 0 <= values.pop("ece") <= 1
-    assert values == pytest.approx(oracle(p), abs=1e-12)
+    assert values == pytest.approx(oracle(p) | (roc_oracle(p) if n_classes == 2 else {}), abs=1e-12)
+
+
+@pytest.mark.parametrize("n", [100, 1900, 2100])
+@pytest.mark.parametrize("ties", [False, True])
+def test_points_of_the_roc_curve_equal_scikit_learns_under_any_weights(n, ties):
+    rng, truth = np.random.default_rng(n), np.arange(n) % 2
+    scores = rng.normal(size=n) + 1.5 * truth
+    p = Predictions(truth, truth, scores.round(1) if ties else scores, 2)
+    W = np.stack([np.ones(n), *rng.integers(4, size=(6, n)), *rng.random(size=(3, n)), 9.0 * (scores > 1) + 1])
+    values = weighted_metrics(p, W, [*ROC_RATES])
+    for s, weights in enumerate(W):
+        known = {name: v[s] for name, v in values.items() if np.isfinite(v[s])}
+        assert known == pytest.approx(roc_oracle(p, weights), abs=1e-12)
+    leasts = [least_negatives(name) for name in ROC_RATES]
+    assert leasts == [1000, 100, 20]
+    assert list(roc_oracle(p)) == [name for name, least in zip(ROC_RATES, leasts, strict=True) if n >= 2 * least]
 
 
 def test_the_brier_score_of_two_classes_is_scikit_learns():
@@ -141,9 +165,11 @@ def test_equal_confidences_share_a_bin():
 
 def test_metrics_without_probabilities_are_the_others():
     p = replace(classified(), probabilities=None)
-    assert metric_names(p) == list(metrics_of(p)) == [name for name in ONCE if name != "brier"]
-    assert metric_names(classified()) == [*ONCE, "ece"]
-    assert [*ONCE, "ece", *metric_names(regressed())] == list(METRICS)
+    assert metric_names(p) == [name for name in ONCE if name != "brier"] + [*ROC_RATES]
+    assert list(metrics_of(p)) == [name for name in metric_names(p) if name not in ("roc_tpr_0.001", "roc_tpr_0.01")]
+    assert metric_names(classified()) == [*ONCE, "ece", *ROC_RATES]
+    assert metric_names(classified(n_classes=3)) == [*ONCE, "ece"]
+    assert [*ONCE, "ece", *ROC_RATES, *metric_names(regressed())] == list(METRICS)
 
 
 def test_a_resample_without_a_class_is_judged_on_the_others():

@@ -35,7 +35,7 @@ def slow_pooled(x, q, W) -> np.ndarray:
     if len(q):
         each = [read @ (softmax(x @ own) @ x) for own, read in zip(q, W, strict=True)]
     else:
-        each = [[SMOOTH * logsumexp(x @ row / SMOOTH) for row in read] for read in W]
+        each = [[SMOOTH * float(logsumexp(x @ row / SMOOTH)) for row in read] for read in W]
     return np.sum(each, axis=0)
 
 
