@@ -7,6 +7,7 @@ model reads a token in the forward after it wrote it: its score is there before 
 Axes: B batch, L position, T tokens, D features, R rows of weights.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -217,10 +218,11 @@ class Monitor:
         return self._current[number]
 
     def _add(self, text: WatchedText, watched: WatchedProbe, scores_T: np.ndarray, here: TextTokens) -> None:
-        if not np.isfinite(scores_T).all():  # a comparison with NaN is false: no alarm would ever be raised
+        scores = scores_T.tolist()
+        if not all(map(math.isfinite, scores)):  # a comparison with NaN is false: no alarm would ever be raised
             raise DataError(f"the activations at {watched.place} hold NaN or infinity; load in float32")
         known, running = text.scores[watched.name], text.running[watched.name]
-        for score in scores_T.tolist():
+        for score in scores:
             index = len(known)
             known.append(score)
             if index < text.n_prompt and not self.options.prompt:

@@ -200,7 +200,8 @@ def threshold_text(threshold: ChosenThreshold, positive: str) -> str:
 def lead_text(lead: Lead) -> str:
     """Its 83 alarms go off 12 tokens before the end (median; quartiles 4 and 31)."""
     alarms = "1 alarm goes" if lead.alarms == 1 else f"{lead.alarms:,} alarms go"
-    return f"its {alarms} off {lead.median:g} tokens before the end (median; quartiles {lead.low:g} and {lead.high:g})"
+    tokens = "1 token" if lead.median == 1 else f"{lead.median:g} tokens"
+    return f"its {alarms} off {tokens} before the end (median; quartiles {lead.low:g} and {lead.high:g})"
 
 
 def precision_text(precision: Precision) -> str:

@@ -93,7 +93,7 @@ def test_the_threshold_is_that_of_the_highest_score_of_each_negative_conversatio
     assert [found.lead.low, found.lead.high] == np.percentile(early, [25, 75]).tolist()
     assert found.precision is not None
     line = threshold_text(found, "yes")
-    assert f"its {len(early)} alarms go off {np.median(early):g} tokens before the end" in line
+    assert f"its {len(early)} alarms go off {np.median(early):g} token" in line
     assert "running score at any token >= " in line
     if results[how].best.probe.of_sequences:
         last = np.array([own[-1] for own in running(results[how], acts, one)])
