@@ -63,9 +63,9 @@ class Timed(Monitor):
 
     inside = 0.0
 
-    def _take(self, *given: Any) -> None:
+    def _take(self, station: Any, x: torch.Tensor, here: Any) -> None:
         start = time.process_time()
-        super()._take(*given)
+        super()._take(station, x, here)
         self.inside += time.process_time() - start
 
 

@@ -136,6 +136,16 @@ def test_table_notebook_frame_and_files(tmp_path):
     assert ProbeResults.load(tmp_path / "results").pooled == {}
 
 
+def test_the_exported_arrays_of_a_multimax_are_the_probe(tmp_path):
+    results = train_probes(acts(), probe="multimax", C=0.1, layers=1, quick=True, **BARE)
+    assert results.best.metrics["test"]["accuracy"] > 0.9
+    arrays = np.load(results.export(out=tmp_path / "probe.npz", to="numpy"))
+    X = [x.double().numpy() for x in acts().per_text("resid_pre.1")[:20]]
+    heads = arrays["coef"][:, 0]
+    by_hand = [arrays["side"][0] * (x @ heads.T).max(axis=0).sum() + arrays["intercept"][0] for x in X]
+    np.testing.assert_allclose(results.best.probe.decision_function(X), by_hand, rtol=1e-9, atol=1e-9)
+
+
 def test_folds_groups_and_regularisation_work_as_for_other_probes():
     results = train_probes(acts(), aggregate="max", probe="mean-diff", folds=3, layers=1, **BARE)
     assert results.procedure is not None

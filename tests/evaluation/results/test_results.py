@@ -14,7 +14,7 @@ from probekit.activations.activations import ActivationSet
 from probekit.errors import DataError
 from probekit.evaluation import ProbeResults
 from probekit.evaluation.compare.lead import lead, optimism
-from probekit.evaluation.results.report import MOST_NOTES, every_note, footnotes
+from probekit.evaluation.results.report import GIVE_WAY, MOST_NOTES, every_note, footnotes
 from probekit.evaluation.scores.bootstrap import Bootstrap
 from probekit.evaluation.scores.metrics import Predictions
 from probekit.probes import LogisticProbe
@@ -347,7 +347,7 @@ def test_the_footer_has_six_lines_at_most_and_names_what_it_leaves_out(results):
     assert len(notes) == MOST_NOTES
     assert notes[0].startswith("Quote: ")
     assert "Audit: one; two; three; four; five." in notes
-    left = [note.subject for note in every_note(full) if note.text not in notes and note.subject != "few negatives"]
+    left = [note.subject for note in every_note(full) if note.text not in notes and note.subject not in GIVE_WAY]
     assert notes[-1].endswith(f": {', '.join(left)}.")
 
 
@@ -355,7 +355,7 @@ def test_the_unit_of_the_control_task_stays_in_the_footer_beside_an_audit(result
     audit = {**results.meta["audit"], "findings": ["one"]}
     notes = footnotes(dataclasses.replace(results, meta={**results.meta, "audit": audit}))
     assert any(note.startswith("Control task: a random label for each distinct ") for note in notes)
-    assert notes[-1].endswith(": selection on test, compression, ROC curve.")
+    assert notes[-1].endswith(": selection on test, compression.")
 
 
 def test_a_lead_without_an_interval_is_not_said_to_be_paired(results):
@@ -412,3 +412,15 @@ def test_results_nested_a_hundred_thousand_deep_are_refused(results, tmp_path):
         with pytest.raises(DataError, match="nested too deeply"):
             ProbeResults.load(tmp_path)
         path.write_text(good)
+
+
+def test_the_note_of_the_roc_curve_has_the_values_of_the_frame_and_says_what_is_missing(results):
+    (note,) = [note.text for note in every_note(results) if note.subject == "ROC curve"]
+    best = results.best
+    low, high = best.intervals["roc_tpr_0.05"]
+    value = best.metrics["test"]["roc_tpr_0.05"]
+    assert f"<NA> at 0.1% FPR, <NA> at 1% FPR, {value:.3f} [{low:.3f}, {high:.3f}] at 5% FPR." in note
+    negatives = int((results.rows.labels[results.rows.splits == "test"] == 0).sum())
+    assert f"1% needs 100 test rows of the first class, of which there are {negatives}." in note
+    older = dataclasses.replace(results, meta={key: x for key, x in results.meta.items() if key != "counts"})
+    assert "<NA>" not in "".join(note.text for note in every_note(older))
