@@ -43,7 +43,7 @@ def test_an_instance_keeps_its_parameters_and_is_not_fitted_itself():
     X, y = problem()
     probe: Any = find_probe(given, 2)
     assert probe is not given
-    assert probe_name(probe) == "KSparseProbe(k=4)"
+    assert probe_name(probe) == "k-sparse-4"
     fitted = probe.fit_many(torch.from_numpy(X), every_problem([Labels(y)], [0.1, 1.0]))
     assert [np.count_nonzero(each.coef_) for each in fitted] == [4, 4]
     assert [(each.k, each.C) for each in fitted] == [(4, 0.1), (4, 1.0)]
