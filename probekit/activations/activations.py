@@ -160,6 +160,9 @@ class Activations(NamedPlaces, Mapping[Place, Tensor]):
         """The latents that are kept along with these activations, `StoredLatents`: all, or those of one autoencoder."""
         return []
 
+    def drop_damaged(self, fingerprint: str, reads: Place) -> None:
+        """Remove kept latents that are damaged, before they are kept again."""
+
     def keep(self, sae: Sae, reads: Place, about: dict[str, Any], progress: bool | None = None) -> None:
         """Write the latents of an autoencoder that reads a place; `encode` does."""
         raise UsageError("keep=True writes into a store, and these activations are in memory; extract(..., out=PATH)")

@@ -5,6 +5,7 @@ Axes: N examples, R rows of a place, D width of what is read, F latents.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,9 @@ from probekit.latents.sparse import (
     SPARSE_BYTES,
     at_once,
     checked_latents,
+    dead_latents,
     dense_size,
+    encoded_sparse,
     stacked,
 )
 from probekit.points import LATENTS, Place, PointSpec, UnknownPoint, as_extracted, base_name, in_stack, spans_of
@@ -44,9 +47,10 @@ def encode_activations(
     if not given or not all(isinstance(one, Sae) for one in given):
         got = kind_of(saes) if saes else "an empty list"
         raise UsageError(f"encode takes what load_sae gives, or a list of these; got {got}")
-    latents = Latents(acts, given, force)
+    latents = Latents(acts, given, force, keep)
     missing = [] if not keep else [place for place in latents if not latents.is_kept(place)]
     for place in missing:
+        check_alive(latents, place)
         acts.keep(given[[*latents].index(place)], latents.reads(place), latents.about(place), progress)
     return Latents(acts, given, force) if missing else latents
 
@@ -81,6 +85,7 @@ class Latents(_View):
         source: with the places that the autoencoders read.
         saes: of different layers; None takes all that the source keeps.
         force: as in `Activations.encode`.
+        to_keep: whether latents will be kept: damaged ones that are there are removed.
 
     Raises:
         UsageError: as `Activations.encode`.
@@ -88,7 +93,7 @@ class Latents(_View):
 
     in_shards = True
 
-    def __init__(self, source: Activations, saes: Sequence[Sae] | None, force: bool = False):
+    def __init__(self, source: Activations, saes: Sequence[Sae] | None, force: bool = False, to_keep: bool = False):
         self._last: tuple[Activations, Place, csr_array] | None = None
         self._of: dict[Place, _OneEncoder] = {}
         if saes is None:
@@ -104,6 +109,8 @@ class Latents(_View):
             for sae in saes:
                 reads = check_reads(sae, widths, str(source.meta.get("model", "")), force)
                 mark = sae.fingerprint()
+                if to_keep:
+                    source.drop_damaged(mark, reads)
                 there = next(iter(source.kept_latents(mark, reads)), None)
                 about = there.about if there else _measured(source, sae, reads)
                 found.append(_OneEncoder(reads, sae.cfg.d_latents, sae.name, mark, sae, there, about))
@@ -114,7 +121,9 @@ class Latents(_View):
             self._of[place] = one
         read = {"position": source.meta.get("position")}  # a mean of latents is none of what they are of
         about = {
-            str(place): {"of": str(one.reads), "sae": one.name, "fingerprint": one.fingerprint, **read, **one.about}
+            str(place): {"of": str(one.reads), "sae": from_the_root(one.name), "fingerprint": one.fingerprint}
+            | read
+            | one.about
             for place, one in self._of.items()
         }
         points = list(dict.fromkeys(point for point, _ in self._of))
@@ -327,9 +336,11 @@ def latents_under(acts: Activations) -> Latents | None:
 
 
 def _measured(source: Activations, sae: Sae, reads: Place) -> dict[str, Any]:
-    """The share of the variance that an autoencoder explains, on some of the rows that it reads, of few shards."""
-    if sae.cfg.is_transcoder:
-        return {}
+    """What is measured of an autoencoder on some of the rows that it reads, of few shards; JSON-able.
+
+    The share of the variance that it explains, how many latents of a row are not 0, and the model that its files name
+    if it is another one.
+    """
     every: Any = source
     while isinstance(every, _View):
         every = every._source
@@ -338,8 +349,26 @@ def _measured(source: Activations, sae: Sae, reads: Place) -> dict[str, Any]:
     examples = np.sort(np.concatenate([shards[i] for i in few]))
     rows = source.layout.index(reads, examples[examples < source.n_examples])
     rows = rows[np.unique(np.linspace(0, len(rows) - 1, min(len(rows), MEASURED_ROWS)).astype(np.int64))]
-    explained = explained_variance(sae, source.some_rows(reads, rows)) if len(rows) else float("nan")
-    return {"explained": explained, "rows": len(rows)} if np.isfinite(explained) else {}
+    if not len(rows):
+        return {}
+    model = str(source.meta.get("model", ""))
+    other = {} if not sae.cfg.model or plain_name(sae.cfg.model) == plain_name(model) else {"trained_on": sae.cfg.model}
+    x = source.some_rows(reads, rows)
+    about = {"rows": len(rows), "active": encoded_sparse(sae, x).nnz / len(rows), **other}
+    explained = float("nan") if sae.cfg.is_transcoder else explained_variance(sae, x)
+    return about | ({"explained": explained} if np.isfinite(explained) else {})
+
+
+def check_alive(latents: Latents, place: Place) -> None:
+    """Raise a DataError if no latent was active on the rows that were measured."""
+    about = latents.about(place)
+    if about.get("active") == 0:
+        raise dead_latents(latents.sae(place).name)
+
+
+def from_the_root(name: str) -> str:
+    """The name of an autoencoder; the path of one that is on this machine, from the root, as shells move."""
+    return str(Path(name).absolute()) if Path(name).exists() else name
 
 
 def one_layer(first: str, second: str) -> str:

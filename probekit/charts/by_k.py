@@ -33,6 +33,11 @@ def k_chart(by_k: Mapping[int, ProbeData]) -> LineChart:
         marks.append(Rule(each["value"], PINK, "solid", name=name))
         for low, high in [interval_of(first, one) for one in first.pooled[how] if one.place == each["place"]]:
             marks += [Band((min(line), max(line)), ((low, high),) * 2, PINK)] if low < high else []
+    baselines = {one.name: one.metrics["test"].get(first.headline) for one in first.baselines}
+    known = {name: value for name, value in baselines.items() if value is not None}
+    if known:
+        best = max(known, key=known.__getitem__)
+        marks.append(Rule(known[best], GREY, name=f"best baseline: {short(best)} {number_text(known[best])}"))
     chance = chance_of(first)
     if chance is not None:
         marks.append(Rule(chance, GREY, "dashed", name="chance level"))

@@ -62,6 +62,7 @@ CAPABILITIES: tuple[OneOf | Excludes | Needs, ...] = (
     Excludes(
         ("quantize",), ("random_init", "devices"), "weights are quantized as they are read, on the device that they fit"
     ),
+    Needs(("force",), ("sae",), "it is for an autoencoder that names another model"),
     Needs(("weights_seed",), ("random_init",), "no weights are drawn"),
     Needs(("revision", "via", "device_map", "quantize"), ("model",), "nothing is loaded without a model"),
     Needs(("workers", "gpus_per_worker", "address"), ("engine",), "they are for a Ray cluster (--engine ray)"),

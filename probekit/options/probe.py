@@ -114,7 +114,8 @@ class ProbeOptions(CurveOptions, heading=CHECKS):
     probe: Any = like(
         CurveOptions,
         "probe",
-        f"{', '.join(PROBE_NAMES[:-1])} or {PROBE_NAMES[-1]}; on the command line also several with commas.  "
+        f"{', '.join(PROBE_NAMES[:-1])} or {PROBE_NAMES[-1]}; k-sparse-4 reads 4 features, and k-sparse-1..512 makes a "
+        "curve of each k, doubled from 1 to 512; on the command line also several with commas.  "
         "[default: logistic; ridge where labels are numbers]",
         kind=Kind(checked_probe, _probes, "NAME"),
         notes="k-sparse-4 uses the 4 best features, k-sparse alone 16. On the command line k-sparse-1..512 is 1, 2, 4 "

@@ -12,9 +12,11 @@ from probekit.activations.activations import Activations
 from probekit.causal.results.results import CausalResults
 from probekit.errors import DataError, ProbekitError, StorageError, UsageError
 from probekit.evaluation import PositionResults, ProbeResults, TransferResults
+from probekit.evaluation.results.by_k import k_of, setting_of
 from probekit.evaluation.results.curves_report import within_notes
 from probekit.evaluation.results.data import ProbeData
 from probekit.evaluation.results.report import title as curve_title
+from probekit.evaluation.results.wording import latents_read
 from probekit.files.durable import write_as
 from probekit.files.plain_files import open_regular
 from probekit.machine.progress import SILENT, Steps, shown_parts
@@ -31,7 +33,7 @@ from probekit.report.section import Section
 from probekit.report.sections.audit import audit_section
 from probekit.report.sections.causal import causal_section
 from probekit.report.sections.controls import controls_section
-from probekit.report.sections.curve import curve_section, table_section, together_section
+from probekit.report.sections.curve import curve_section, k_section, table_section, together_section
 from probekit.report.sections.grids import positions_section, transfer_section
 from probekit.report.sections.latents import latents_section
 from probekit.report.sections.provenance import provenance_section
@@ -58,6 +60,8 @@ def tokens_of_run(
     """
     if not options.tokens:
         return None
+    if latents_read(data.meta):
+        return _without("the probe reads latents; the section on the best latents has their strongest tokens")
     try:
         if acts is None:
             return _without("the store with the texts of the probes was not found; name it with --store")
@@ -239,4 +243,15 @@ def _together(runs: Sequence[ReportRun], titles: Sequence[str]) -> list[Section]
         if isinstance(run.results, ProbeResults):
             by_metric[run.results.headline].append((title, run.results))
     several = [curves for curves in by_metric.values() if len(curves) > 1]
-    return [together_section(curves, number) for number, curves in enumerate(several)]
+    by_k = [found for curves in several for found in _groups_by_k([data for _, data in curves], len(curves))]
+    sections = [together_section(curves, number) for number, curves in enumerate(several)]
+    return [*(k_section(found, number) for number, found in enumerate(by_k)), *sections]
+
+
+def _groups_by_k(curves: Sequence[ProbeResults], n: int) -> list[dict[int, ProbeData]]:
+    """The k-sparse curves among several, by k: those of each setting; none where all are of one, drawn by k anyway."""
+    groups: dict[str, list[ProbeData]] = defaultdict(list)
+    for curve in curves:
+        groups[json.dumps(setting_of(curve), sort_keys=True, default=str)].append(curve)
+    found = [{k: one for one in own if (k := k_of(one)) is not None} for own in groups.values()]
+    return [dict(sorted(one.items())) for one in found if 1 < len(one) < n]

@@ -74,7 +74,7 @@ def applied_to_model(results: ProbeData, place: str, probe: Any, sae: Any = None
     if "mean" in position and str(one.get("position")) != position:
         raise DataError(
             f"the probe reads the mean of latents over tokens ({position}), and a model is scored with the latents of "
-            f"one token; extract with --position {position}, and encode that, or read another token"
+            "one token; train on one (--position last), or on every token (--position all)"
         )
     if not isinstance(sae, Sae | str | Path | None):
         raise UsageError(f"sae is what load_sae gives, or its path; got {kind_of(sae)}")

@@ -5,6 +5,7 @@ from typing import Any
 from probekit.evaluation.results.data import ProbeData
 from probekit.evaluation.results.spread import TrainingSpread, usual_line
 from probekit.evaluation.results.wording import position_name
+from probekit.scoring.encoded import EncodedClassifier, EncodedRegressor
 from probekit.scoring.probe import ScoringProbe
 from probekit.scoring.threshold import ChosenThreshold, threshold_text
 from probekit.text import counted, printable
@@ -59,6 +60,8 @@ def _distance_line(probe: ScoringProbe, tokens: bool) -> str:
     spread = probe.spread
     if tokens and probe.probe.of_sequences:
         return "no distances: those of this probe are of complete texts"
+    if spread is None and isinstance(probe.probe, EncodedClassifier | EncodedRegressor):
+        return "no distances: results of latents have no covariance of activations"
     if spread is None:
         return "no distances: the results hold the covariance of activations for the selected place only"
     what = " of the mean token" if probe.probe.of_sequences else ""

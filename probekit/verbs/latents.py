@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from probekit.activations.latents import Latents, check_reads, encode_activations, latents_of, one_layer
+from probekit.activations.latents import Latents, check_alive, check_reads, latents_of, one_layer
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.store.reader import Store
 from probekit.causal.behaviour.reconstruction import reconstruction_loss
@@ -67,12 +67,13 @@ def keep_latents(
     Raises:
         As `Activations.encode`.
     """
-    latents = encode_activations(store, saes, force, False, progress)
+    latents = Latents(store, saes, force, to_keep=True)
     for place, sae in zip(latents, saes, strict=True):
         if not latents.is_kept(place):
+            check_alive(latents, place)
             reads = latents.reads(place)
             store.keep(sae, reads, {**latents.about(place), **_loss(plan, sae, reads)}, progress)
-    return encode_activations(store, saes, force, False, progress)
+    return Latents(store, saes, force)
 
 
 def latents_in_words(latents: Latents) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import probekit as pk
 from probekit.cli.main import run
@@ -118,7 +118,7 @@ def test_latents_that_extract_keeps_are_a_point_of_the_store(here: Path, tmp_pat
     about = json.loads(capsys.readouterr().out)["latents"]["latents.1"]
     assert {"explained", "loss", "loss_added"} <= about.keys()
     assert run([*job, "--out", "kept"]) == 0
-    assert "the variance, adds" in capsys.readouterr().err
+    assert "latents a row that are not 0, adds" in capsys.readouterr().err
     assert run(["verify", "kept"]) == 0
     capsys.readouterr()
     probe = ["train-probe", "kept", "--probe", "k-sparse", "--C", "1", "--quick", "--json"]
@@ -130,10 +130,32 @@ def test_latents_that_extract_keeps_are_a_point_of_the_store(here: Path, tmp_pat
     assert results_of(capsys) == folder
     assert run([*probe, "--sae", path]) == 0
     assert pk.ProbeResults.load(results_of(capsys)).layers[0].metrics == found.layers[0].metrics
-    (file,) = set(Path("kept", "latents").rglob("*.safetensors"))
-    file.unlink()
-    assert run(["verify", "kept"]) == 4
-    assert "remove what is broken in 'kept/latents' and run the same command again" in capsys.readouterr().err
+    (folder,) = Path("kept", "latents").iterdir()
+    for broken in (next(folder.glob("*.safetensors")), folder / "00000.json", folder / "plan.json"):
+        for damage in (Path.unlink, lambda path: path.write_bytes(b"x" * 40)):
+            damage(broken)
+            assert run(["verify", "kept"]) == 4
+            assert "run its extract --sae command again, which writes them anew" in capsys.readouterr().err
+            assert run([*job, "--out", "kept", "--quiet"]) == 0
+            assert run(["verify", "kept"]) == 0
+            capsys.readouterr()
+    assert pk.load_activations("kept").encode()["latents.1"].count_nonzero()
+
+
+def test_an_autoencoder_that_is_dead_here_is_refused_before_its_latents_are_kept(
+    here: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    path = Path(sae_folder(tmp_path / "sae", 128, 1, model_name="gemma-2-2b"))
+    weights = load_file(path / "sae_weights.safetensors")
+    save_file({**weights, "b_enc": weights["b_enc"] - 1e6}, path / "sae_weights.safetensors")
+    job = ["extract", "--model", "agreement-gpt2", "--dataset", "agreement", "--limit", "20", "--sae", str(path)]
+    assert run([*job, "--out", "kept"]) == 2
+    assert "was trained on 'gemma-2-2b'" in capsys.readouterr().err
+    assert run([*job, "--out", "kept", "--force"]) == 3
+    assert "is 0 on all rows: dead, or of another layer or model" in capsys.readouterr().err
+    save_file(weights, path / "sae_weights.safetensors")
+    assert run([*job, "--out", "kept", "--force"]) == 0
+    assert "is by its files of another model, gemma-2-2b" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,8 @@ def test_the_picture_has_each_k_and_the_probe_of_the_activations(curves: ProbeCu
     values = [mark.value for mark in chart.marks if isinstance(mark, Rule)]
     assert by_k[k].pooled["activations"][0].metrics["test"][by_k[k].headline] in values
     assert len(chart.tips) == len(KS)
+    best = max(one.metrics["test"][by_k[k].headline] for one in by_k[k].baselines)
+    assert best in values
 
 
 def test_each_of_the_best_latents_is_scored_alone(curves: ProbeCurves) -> None:
@@ -131,3 +133,12 @@ def test_the_picture_of_nested_folds_has_the_scores_of_the_procedure() -> None:
     (line,) = [mark for mark in k_chart(by_k).marks if isinstance(mark, Series)]
     assert line.ys == tuple(curve.estimate[0] for curve in by_k.values())
     assert line.name == "k-sparse probe, nested folds"
+
+
+def test_a_report_of_other_runs_too_has_the_score_by_k(curves: ProbeCurves, tmp_path: Path) -> None:
+    curves.save(tmp_path / "by_k")
+    other = pk.train_probes(some_acts(), quick=True, progress=False)
+    other.save(tmp_path / "other")
+    page = pk.write_report([tmp_path / "by_k", tmp_path / "other"], tmp_path / "page.html").read_text()
+    assert "Score by k" in page
+    assert "is chosen on validation" in page

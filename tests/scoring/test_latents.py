@@ -35,9 +35,7 @@ def trained(model: LanguageModel, sae: Sae, probe: str = "k-sparse", position: s
 
 
 @pytest.mark.parametrize(("probe", "position"), [("k-sparse", "last"), ("mean-diff", "last"), ("mean-diff", "mean")])
-def test_scores_of_texts_are_those_of_their_latents(
-    model: LanguageModel, sae: Sae, probe: str, position: str
-) -> None:
+def test_scores_of_texts_are_those_of_their_latents(model: LanguageModel, sae: Sae, probe: str, position: str) -> None:
     results = trained(model, sae, probe, position)
     task = pk.load_task("agreement", limit=20)
     latents = pk.extract(model, task, points="resid_pre", layers=1, position=position, progress=False).encode(sae)

@@ -23,7 +23,7 @@ from probekit.activations.store.format import (
     record_piece,
     unfinished_advice,
 )
-from probekit.activations.store.kept_latents import stored_latents
+from probekit.activations.store.kept_latents import ANEW, stored_latents
 from probekit.activations.store.labels import FOLDER as LABELS
 from probekit.activations.store.labels import SPLITS_FILE, label_files, read_label_file, read_splits
 from probekit.activations.store.shard import Record, load_record, repair_advice
@@ -115,7 +115,7 @@ class Verification:
         if all(is_of_labels(name) for name in names) and names:
             return f"remove what is broken in {str(self.path / LABELS)!a} and label again"
         if all(is_of_latents(name) for name in names) and names:
-            return f"remove what is broken in {str(self.path / LATENTS)!a} and run the same command again"
+            return ANEW
         if names == {STATISTICS}:
             return f"remove what is broken in {str(self.path / STATISTICS)!a} and run the same command again"
         if names:

@@ -20,10 +20,10 @@ from probekit.activations.store.format import record_piece
 from probekit.activations.store.shard import Record, RecordFile, forms_of, hashed_parts, record_body, record_in
 from probekit.activations.store.tensors import ALWAYS, check_shard, read_tensor
 from probekit.errors import StorageError
-from probekit.files.durable import entries, is_there, unseal, write_named
+from probekit.files.durable import entries, is_there, remove_folder, unseal, write_named
 from probekit.files.records import has_form
 from probekit.files.remote.path import AnyPath
-from probekit.files.run import AGAIN, PLAN, Run, begin_run, folder_name
+from probekit.files.run import PLAN, Run, begin_run, folder_name
 from probekit.latents.sae import Sae
 from probekit.machine.progress import progress_bar
 from probekit.points import LATENTS, Place
@@ -31,6 +31,7 @@ from probekit.text import counted
 
 ABOUT = "about"
 FORMAT = 1
+ANEW = "run its extract --sae command again, which writes them anew"
 _TENSORS = ("counts", "numbers", "values")
 
 
@@ -100,7 +101,7 @@ class StoredLatents:
             starts = np.append(0, np.cumsum(counts, dtype=np.int64))
             sound = len(numbers) == len(values) == starts[-1] and (counts >= 0).all()
             if not sound or (len(numbers) and not 0 <= numbers.min() <= numbers.max() < self.width):
-                raise StorageError(f"{str(self.run.file(record_piece(number)))!a} is damaged; {AGAIN}")
+                raise StorageError(f"{str(self.run.file(record_piece(number)))!a} is damaged; {ANEW}")
             yield record.rows, csr_array((values, numbers, starts), shape=(len(counts), self.width))
 
     def check_files(self) -> None:
@@ -113,13 +114,23 @@ class StoredLatents:
         body = self.run.read(piece, RecordFile)
         record = record_in(body, self.folder, piece)
         if record is None or tuple(record.tensors) != _TENSORS:
-            raise StorageError(f"{str(self.run.file(piece))!a} is not a record of latents; {AGAIN}")
+            raise StorageError(f"{str(self.run.file(piece))!a} is not a record of latents; {ANEW}")
         return record
 
 
 def latents_folder(fingerprint: str, reads: Place) -> str:
     """The folder, in a store, of the latents of an autoencoder that reads a place."""
     return f"{LATENTS}/{folder_name([str(reads)], [fingerprint, str(reads)])}"
+
+
+def drop_damaged(store: AnyPath, folder: str, seal: str) -> None:
+    """Remove latents that are not as they were written; sound and unfinished ones stay."""
+    try:
+        kept = stored_latents(store, folder, seal)
+        if kept is not None:
+            kept.check_files()
+    except StorageError:
+        remove_folder(store / folder)
 
 
 def every_stored(store: AnyPath, seal: str, check: str) -> list[StoredLatents]:
@@ -137,10 +148,10 @@ def stored_latents(store: AnyPath, folder: str, seal: str, check: str = ALWAYS) 
     path = store / folder
     if not is_there(path / f"{ABOUT}.json"):
         return None
-    plan, checksum = unseal(path / PLAN, advice=AGAIN)
+    plan, checksum = unseal(path / PLAN, advice=ANEW)
     if not has_form(_Plan, plan) or plan["format"] != FORMAT or plan["store"] != seal:
-        raise StorageError(f"{str(path)!a} holds no latents of this store; {AGAIN}")
-    run = Run(path, checksum)
+        raise StorageError(f"{str(path)!a} holds no latents of this store; {ANEW}")
+    run = Run(path, checksum, advice=ANEW)
     return StoredLatents(store, folder, run, cast(_Plan, plan), run.read(ABOUT, _About)["about"], check)
 
 
@@ -183,7 +194,7 @@ def write_latents(
 
     def same(found: dict[str, Any], ours: dict[str, Any]) -> None:
         if {**found, "name": ""} != {**ours, "name": ""}:
-            raise StorageError(f"{str(path)!a} holds other latents; {AGAIN}")
+            raise StorageError(f"{str(path)!a} holds other latents; {ANEW}")
 
     run = begin_run(path, plan, "is of other latents", same)
     missing = run.to_do(map(record_piece, shards))

@@ -32,6 +32,7 @@ from probekit.activations.store.format import (
 )
 from probekit.activations.store.kept_latents import (
     StoredLatents,
+    drop_damaged,
     every_stored,
     latents_folder,
     stored_latents,
@@ -198,6 +199,10 @@ class Store(Activations):
             return every_stored(self.path, self._plan.seal, self._check)
         found = stored_latents(self.path, latents_folder(fingerprint, reads), self._plan.seal, self._check)
         return [] if found is None else [found]
+
+    def drop_damaged(self, fingerprint: str, reads: Place) -> None:
+        """Remove the latents of an autoencoder that are not as they were written."""
+        drop_damaged(self.path, latents_folder(fingerprint, reads), self._plan.seal)
 
     def keep(self, sae: Sae, reads: Place, about: dict[str, Any], progress: bool | None = None) -> None:
         """Write the latents of an autoencoder that reads a place, and what was measured of it; see `encode`."""

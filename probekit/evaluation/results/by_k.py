@@ -9,14 +9,14 @@ from probekit.evaluation.results.data import ProbeData
 
 def curves_by_k(curves: Sequence[ProbeData]) -> dict[int, ProbeData]:
     """K -> its curve, rising, where all are k-sparse probes of the same rows and features; otherwise empty."""
-    found = {k: curve for curve in curves if (k := _k_of(curve)) is not None}
-    settings = [_setting(curve) for curve in curves]
+    found = {k: curve for curve in curves if (k := k_of(curve)) is not None}
+    settings = [setting_of(curve) for curve in curves]
     if len(found) < max(2, len(curves)) or any(setting != settings[0] for setting in settings):
         return {}
     return dict(sorted(found.items()))
 
 
-def _setting(curve: ProbeData) -> dict[str, Any]:
+def setting_of(curve: ProbeData) -> dict[str, Any]:
     """What curves have in common that differ in k alone: rows, seeds, and what was read, too."""
     names = {key: value for key, value in coordinates(curve.meta).items() if key != "probe"}
     return names | {
@@ -24,7 +24,8 @@ def _setting(curve: ProbeData) -> dict[str, Any]:
     }
 
 
-def _k_of(curve: ProbeData) -> int | None:
+def k_of(curve: ProbeData) -> int | None:
+    """The k of a k-sparse probe; None for another."""
     estimator = curve.meta.get("estimator") or {}
     is_k_sparse = str(estimator.get("class", "")).endswith(".KSparseProbe")
     return estimator.get("parameters", {}).get("k") if is_k_sparse else None

@@ -13,7 +13,7 @@ from probekit.evaluation.results.coordinates import (
 )
 from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.evaluation.results.quote import quote_line, quote_of_curves
-from probekit.evaluation.results.report import latents_note, pooled_note, reconstruction_note
+from probekit.evaluation.results.report import few_features_note, latents_note, pooled_note, reconstruction_note
 from probekit.evaluation.results.verdict import chance_of, of_embedding, verdict
 from probekit.evaluation.results.wording import interval_text, metric_name, number_text, position_name, quick_note
 from probekit.evaluation.scores.bootstrap import groups_note
@@ -78,7 +78,10 @@ def k_notes(curves: Sequence[ProbeData]) -> list[str]:
     at = "" if quoted.layer is None else f" at {quoted.layer.place}"
     scored = f"{number_text(quoted.value)} {interval_text(quoted.interval)}".strip()
     first = f"k = {k} is chosen on validation{at}: test {metric_name(by_k[k].headline)} {scored}."
-    return [first, *filter(None, (note(by_k[k]) for note in (pooled_note, latents_note, reconstruction_note)))]
+    return [
+        first,
+        *filter(None, (note(by_k[k]) for note in (pooled_note, few_features_note, latents_note, reconstruction_note))),
+    ]
 
 
 def told_once(

@@ -229,7 +229,7 @@ def every_note(data: ProbeData) -> list[Note]:
         ("black boxes", ALWAYS, _black_box_note),
         ("ensemble", ALWAYS, _ensemble_note),
         ("groups", ALWAYS, _groups_note),
-        ("k", MOSTLY, _few_features_note),
+        ("k", MOSTLY, few_features_note),
         ("convergence", MOSTLY, _convergence_note),
         ("audit", MOSTLY, _audit_note),
         ("texts", MOSTLY, _texts_note),
@@ -336,10 +336,11 @@ def latents_note(data: ProbeData) -> str:
     """The latents that say most, and how well each does alone."""
     best = data.meta.get("best_latents") or {"latents": []}
     each = [f"{one['latent']} ({number_text(one['score'])})" for one in best["latents"][:LATENTS_NAMED]]
-    return f"Best latents of {best['place']}, each alone on test: {', '.join(each)}." if each else ""
+    ranked = f"Best latents of {best.get('place')} by the difference of class means on train"
+    return f"{ranked}, each alone on test: {', '.join(each)}." if each else ""
 
 
-def _few_features_note(data: ProbeData) -> str:
+def few_features_note(data: ProbeData) -> str:
     """That fewer features vary than a k-sparse probe may use."""
     k = ((data.meta.get("estimator") or {}).get("parameters") or {}).get("k")
     layer = None if data.quoted is None else data.quoted.layer

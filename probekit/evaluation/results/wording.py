@@ -62,14 +62,18 @@ def latents_read(meta: Mapping[str, Any]) -> Mapping[str, Mapping[str, str]]:
 
 
 def reconstruction_text(latents: Mapping[str, Any]) -> str:
-    """What an autoencoder keeps: "explains 87% of the variance, adds 0.12 to a loss of 3.21 nats a token"; or ""."""
+    """What an autoencoder keeps: "explains 87% of the variance, and has 32 latents a row that are not 0"; or ""."""
     parts = []
     if (explained := latents.get("explained")) is not None:
         worse = f"explains nothing: its error is {1 - explained:.3g} times the variance"
         parts.append(f"explains {explained:.1%} of the variance" if explained >= 0 else worse)
+    if (active := latents.get("active")) is not None:
+        parts.append(f"has {active:.3g} latents a row that are not 0")
     if (added := latents.get("loss_added")) is not None:
         parts.append(f"adds {added:.3g} to a loss of {latents['loss']:.3g} nats a token when spliced in")
-    return ", ".join(parts)
+    if (model := latents.get("trained_on")) is not None:
+        parts.append(f"is by its files of another model, {printable(model)}")
+    return listed(parts)
 
 
 def features_name(how: str) -> str:

@@ -1,6 +1,6 @@
 """The curve: test score by layer with its band, what it is compared with, and the table."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from probekit.charts.accuracy import accuracy_chart
 from probekit.charts.by_k import k_chart
@@ -60,6 +60,13 @@ def together_section(several: Sequence[tuple[str, ProbeData]], number: int = 0) 
     quotation = Lines([quote_line(quote_of_curves([data for _, data in several]))], "lead")
     notes = Lines(k_notes([data for _, data in several]), "note")
     return Section(name, f"Curves by {metric}", html_of([quotation, picture, notes, table]))
+
+
+def k_section(by_k: Mapping[int, ProbeData], number: int = 0) -> Section:
+    """The picture of k-sparse curves by k, and the k that validation chooses; `number` counts them."""
+    curves = [*by_k.values()]
+    name = f"by-k-{number + 1}" if number else "by-k"
+    return Section(name, "Score by k", html_of([lines_picture(k_chart(by_k)), Lines(k_notes(curves), "note")]))
 
 
 def _numbers(data: ProbeData) -> dict[str, object]:

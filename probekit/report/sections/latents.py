@@ -34,7 +34,7 @@ def latents_section(data: ProbeData, store: Store | None) -> Section | None:
         f"test {metric_name(data.headline)} alone",
         "95% interval",
         "active in",
-        "highest in",
+        "class where highest",
         "strongest",
     ]
     rows = [header]

@@ -8,7 +8,7 @@ from typing import Any
 
 from probekit.activations import Store, load_activations
 from probekit.activations.imports.verify import verified_text
-from probekit.errors import ProbekitError
+from probekit.errors import ProbekitError, StorageError
 from probekit.evaluation import ProbeCurves, ProbeResults
 from probekit.evaluation.results.wording import latents_read, reconstruction_text
 from probekit.options import ExtractOptions, ModelOptions, TaskOptions
@@ -140,7 +140,16 @@ def _extract(store: Store) -> list[str]:
     for kind in (ExtractOptions, ContinuationOptions, ModelOptions):
         words += typed(kind, source if kind is ModelOptions else asked, "extract")
     words += ["--no-stop"] if asked.get("stop_tokens") == [] else []
+    kept = [] if "sae" in asked else [_whole_path(one.name) for one in _kept_latents(store)]
+    words += ["--sae", ",".join(kept)] if kept else []
     return [*words, "--out", str(store.path)]
+
+
+def _kept_latents(store: Store) -> Sequence[Any]:
+    """The latents that a store keeps; none where they are damaged."""
+    with suppress(StorageError):
+        return store.kept_latents()
+    return []
 
 
 def _dataset(meta: Mapping[str, Any]) -> str:
