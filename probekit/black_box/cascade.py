@@ -15,7 +15,7 @@ import numpy as np
 
 from probekit import registries
 from probekit.errors import DataError, UsageError, nearest
-from probekit.evaluation.compare.black_boxes import BlackBoxScores, load_scores
+from probekit.evaluation.compare.black_boxes import BlackBoxScores, judged_rows, load_scores
 from probekit.evaluation.compare.lead import paired_difference
 from probekit.evaluation.compare.log_odds import (
     box_log_odds,
@@ -28,7 +28,7 @@ from probekit.evaluation.compare.log_odds import (
 )
 from probekit.evaluation.results.data import ProbeData
 from probekit.evaluation.results.row_scores import RowScores
-from probekit.evaluation.results.wording import interval_text, metric_name, number_text
+from probekit.evaluation.results.wording import interval_text, metric_name, number_text, signed_interval_text
 from probekit.evaluation.scores.rates import DEFAULT_FPR, rates_at, threshold_for
 from probekit.evaluation.scores.score import score, score_intervals
 from probekit.options.check import is_real
@@ -195,10 +195,11 @@ def _budgets(given: Any) -> list[float]:
 
 def _expensive(cheap: ProbeData, rows: RowScores, given: Any) -> _Scorer:
     if isinstance(given, str) and given in rows.baselines:
-        return _Scorer(given, rows.baselines[given], cheap.meta["black_boxes"][given]["tokens"])
+        tokens = rows.tokens.get(given, cheap.meta["black_boxes"][given]["tokens"])  # a mean of older versions
+        return _Scorer(given, rows.baselines[given], tokens)
     if isinstance(given, ProbeData):
         return _other_results(cheap, rows, given)
-    if isinstance(given, str) and not Path(given).suffix:
+    if isinstance(given, str) and not Path(given).suffix and not Path(given).expanduser().is_file():
         known = f"; {nearest(given, rows.baselines)}" if rows.baselines else ", and there are none"
         raise UsageError(
             f"no black box {given!a:.60} among the baselines of these results{known}; give scores or a file"
@@ -210,8 +211,7 @@ def _expensive(cheap: ProbeData, rows: RowScores, given: Any) -> _Scorer:
     log_odds = box_log_odds(box, rows, tuple(cheap.meta["classes"]), label)
     if box.tokens is None:
         return _Scorer(box.name, log_odds)
-    row_of = {one: i for i, one in enumerate(box.ids)}
-    return _Scorer(box.name, log_odds, box.tokens[[row_of[one] for one in rows.ids]])
+    return _Scorer(box.name, log_odds, box.tokens[judged_rows(box, rows.ids)])
 
 
 def _other_results(cheap: ProbeData, rows: RowScores, other: ProbeData) -> _Scorer:
@@ -324,7 +324,6 @@ def _report(results: CascadeResults) -> TableReport:
     rows = [["budget", "sent", meta["unit"], headline, "95% interval", "minus cheap", "95% interval", "AUROC", "TPR"]]
     is_auroc = results.headline == "auroc"
     for point in results.points:
-        gain = "" if point.over_interval is None else "[{:+z.3f}, {:+z.3f}]".format(*point.over_interval)
         rows.append(
             [
                 f"{point.budget:.0%}",
@@ -333,7 +332,7 @@ def _report(results: CascadeResults) -> TableReport:
                 number_text(point.metrics.get(results.headline)),
                 interval_text(point.intervals.get(results.headline)),
                 f"{point.over:+z.3f}",
-                gain,
+                signed_interval_text(point.over_interval),
                 "" if is_auroc else number_text(point.metrics.get("auroc")),
                 number_text(point.rates.get("tpr")),
             ]

@@ -74,8 +74,9 @@ def prompted_scores(acts: Activations | Task, options: PromptArguments) -> Black
     record = _record(model, prompts, label, options)
     question = {**record, "format": 1, "rows": len(rows), "prompts": _digest(asked)}
     values = _computed(model, asked, _run(acts, options.out, question), options.progress)
+    default = PROMPTED if is_own else f"{PROMPTED} {Path(model.name).name}"
     return BlackBoxScores(
-        name=PROMPTED if is_own else f"{PROMPTED} {Path(model.name).name}",
+        name=options.name or default,
         ids=ids,
         values=values,
         classes=tuple(task.label_names[label]),

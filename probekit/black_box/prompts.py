@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,12 +71,11 @@ def make_prompts(model: LanguageModel, task: Task, label: str, rows: np.ndarray,
     if as_chat is None:
         own = model.tokenizer is not None and bool(model.tokenizer.chat_templates)
         as_chat = (own or options.prompt_template is not None) and not as_it_is
+    given = [_row(task, int(row), common) for row in rows]
+    _check_used(template, options, given, [task.ids[row] for row in rows])
     if as_it_is and chats and not as_chat:
-        if options.shots:
-            raise UsageError("the prompt 'text' of a chat shows no examples; leave --shots out, or give a Jinja file")
         texts = _as_users(model, [_messages(task, int(row)) for row in rows], options)
     else:
-        given = [_row(task, int(row), common) for row in rows]
         texts = render_prompts(template, given, [task.ids[row] for row in rows])
         if empty := [number for number, text in enumerate(texts) if not text.strip()]:
             raise DataError(
@@ -87,6 +87,23 @@ def make_prompts(model: LanguageModel, task: Task, label: str, rows: np.ndarray,
     bos = is_text and model.tokenizer is not None and model.tokenizer.bos_token_id is not None
     digest = hashlib.sha256(template.text.encode("utf-8", "surrogatepass")).hexdigest()
     return Prompts(texts, bos, answers, [task.ids[row] for row in shots], digest)
+
+
+def _check_used(template: ChatTemplate, options: PromptArguments, rows: list[dict[str, Any]], names: list[str]) -> None:
+    """Raise a UsageError for shots or a question that no prompt shows: it would be the same without."""
+    for name, given, without in (("shots", options.shots, []), ("question", options.question, "")):
+        if given and options.prompt != QUESTION:
+            texts = render_prompts(template, rows, names)
+            with suppress(DataError):  # which needs them, then
+                if render_prompts(template, [{**row, name: without} for row in rows], names) == texts:
+                    raise UsageError(
+                        f"the prompt {_prompt_name(options)} shows no {name}, so --{name} changes nothing; leave it "
+                        f"out, or give a Jinja file with {{{{ {name} }}}} (--prompt)"
+                    )
+
+
+def _prompt_name(options: PromptArguments) -> str:
+    return "of this call" if "\n" in (name := str(options.prompt)) else ascii(name)[:60]
 
 
 def _answers(task: Task, label: str, options: PromptArguments) -> list[str]:

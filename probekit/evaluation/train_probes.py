@@ -22,7 +22,7 @@ from probekit.evaluation.by_head.train import expand_heads
 from probekit.evaluation.by_position.train import GridPlan, expand_positions, fit_grids, grid_results, plan_grid
 from probekit.evaluation.compare.baselines import Baseline, embedding_baseline
 from probekit.evaluation.compare.best_latents import best_latents
-from probekit.evaluation.compare.black_boxes import black_box_records, check_boxes, opened
+from probekit.evaluation.compare.black_boxes import BoxFit, black_box_records, check_boxes, opened
 from probekit.evaluation.compare.ensembles import layer_ensemble
 from probekit.evaluation.compare.layers import compare_layers
 from probekit.evaluation.compare.lead import lead, optimism, paired_difference
@@ -122,11 +122,11 @@ def _shrunk(values: np.ndarray, small: np.ndarray, centred: np.ndarray) -> tuple
 
 
 def scored_rows(
-    acts: Activations, plan: CurvePlan, fitted: Sequence[FittedPlace], boxes: Sequence[Baseline] = ()
+    acts: Activations, plan: CurvePlan, fitted: Sequence[FittedPlace], boxes: Sequence[BoxFit] = ()
 ) -> RowScores:
     """The rows of one curve: those of validation, then those of test in the order in which they are pooled.
 
-    Of the baselines, those of black boxes have their scores kept.
+    Of the baselines, those of black boxes have their scores and their tokens kept.
     """
     protocol, task = plan.grid.protocol, acts.task
     chose = protocol.rows.get("validation", np.empty(0, dtype=np.int64))
@@ -145,10 +145,13 @@ def scored_rows(
         if plan.grid.n_classes
         else {},
         baselines={
-            box.result.name: np.concatenate([part.scores for part in (box.validation, box.test) if part is not None])
+            box.name: np.concatenate(
+                [part.scores for part in (box.baseline.validation, box.baseline.test) if part is not None]
+            )
             for box in boxes
         },
         rises={place.result.place: place.rises for place in fitted if place.rises is not None},
+        tokens={box.name: box.row_tokens[rows] for box in boxes if box.row_tokens is not None},
     )
 
 
@@ -192,7 +195,7 @@ def curve_results(
     left = [fits.residual[place] for place in request.places if place in fits.residual]
     if left:
         meta["nuisance"] = nuisance_record(label_set, fitted, left)
-    scored = scored_rows(request.acts, plan, fitted, [box.baseline for box in label_set.boxes])
+    scored = scored_rows(request.acts, plan, fitted, label_set.boxes)
     layers = [replace(layer, rates=rates_of(scored, layer.place)) for layer in layers]
     results = ProbeResults(
         layers=layers,

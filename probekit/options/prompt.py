@@ -8,7 +8,7 @@ from typing import Any
 from probekit.errors import UsageError
 from probekit.options.engine import ProgressOptions
 from probekit.options.extract import ExtractOptions
-from probekit.options.kinds import Kind, names, whole
+from probekit.options.kinds import Kind, names, not_blank, whole
 from probekit.options.option import CHECKS, Options, like, option
 from probekit.text import kind_of
 
@@ -77,6 +77,13 @@ class PromptArguments(ProgressOptions, PromptOptions):
 
     model: Any = option(None, "The model, or where to load it from.  [default: the one that made the store]", flag=None)
     label: str | None = option(None, "Label set to answer.  [default: the task's target]", flag=None)
+    name: str | None = option(
+        None,
+        "Name of the baseline; two prompts of one model need two.  [default: prompted, and the model's name if it is "
+        "another one]",
+        not_blank(),
+        flag=None,
+    )
     every_row: bool = option(
         False,
         "Prompt for the training rows too, which nested folds test.",

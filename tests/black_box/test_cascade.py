@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -116,6 +117,52 @@ def test_shuffled_rows_and_other_ways_to_name_the_scores_change_nothing(acts: An
     for one, other in zip(pk.cascade(results, box).points, wanted.points, strict=True):
         assert one.metrics == pytest.approx(other.metrics)
         assert one.share == other.share
+
+
+def test_the_cost_by_name_is_the_cost_of_the_rows_that_are_sent(acts: Any, results: Any, tmp_path: Path) -> None:
+    """A judge who reads more where the probe is less sure costs more than the mean of all rows."""
+    sure = dict(zip(results.rows.ids, np.abs(results.rows.scores[results.best.place]), strict=True))
+    box = judge(acts, tokens=np.array([int(200 / (0.1 + sure.get(own, 9))) for own in acts.ids]))
+    asked = train(acts, box)
+    asked.save(tmp_path / "r")
+    wanted = [point.cost for point in pk.cascade(asked, box).points]
+    for one in (asked, pk.ProbeResults.load(tmp_path / "r")):
+        assert [point.cost for point in pk.cascade(one, "judge").points] == pytest.approx(wanted)
+    tenth = pk.cascade(asked, "judge", budget=0.1).points[0]
+    assert tenth.cost > 2 * tenth.share * asked.meta["black_boxes"]["judge"]["tokens"]
+    older = replace(asked, rows=replace(asked.rows, tokens={}))
+    older.save(tmp_path / "older")
+    mean = pk.cascade(pk.ProbeResults.load(tmp_path / "older"), "judge", budget=0.1).points[0]
+    assert mean.cost == pytest.approx(tenth.share * asked.meta["black_boxes"]["judge"]["tokens"])
+
+
+@pytest.mark.parametrize("written", ["{}", " {}"])
+def test_ids_are_compared_as_formats_write_them(written: str) -> None:
+    """Numbers are texts, and outer blanks do not count, for a baseline and for a cascade alike."""
+    acts = make_acts()
+    task = replace(acts.task, ids=[written.format(i) for i in range(N)])
+    own = ActivationSet(dict(acts.items()), task)
+    box = judge(acts, ids=list(range(N)))
+    results = train(own, box)
+    assert pk.cascade(results, box).points[-1].cost == pytest.approx(box.tokens[own.splits == "test"].mean())
+    assert pk.cascade(results, box).points == pk.cascade(train(acts, judge(acts)), judge(acts)).points
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_a_probe_that_validation_contradicts_keeps_its_scores(n_classes: int) -> None:
+    results = train(make_acts(n_classes), judge(make_acts(n_classes)))
+    chosen, labels = results.rows.splits == "validation", results.rows.labels
+    other = with_labels(results, np.where(chosen, (labels + 1) % n_classes, labels))
+    alone = pk.cascade(other, "judge", budget=0).points[0]
+    wanted = pk.cascade(results, "judge", budget=0).points[0]
+    assert alone.metrics["accuracy"] == wanted.metrics["accuracy"]
+    assert alone.metrics["auroc"] == pytest.approx(wanted.metrics["auroc"], abs=1e-9 if n_classes == 2 else 0.02)
+
+
+def test_a_file_that_is_there_is_read_as_one(results: Any, tmp_path: Path) -> None:
+    (tmp_path / "judge").write_text("id,score")
+    with pytest.raises(UsageError, match="unknown format"):
+        pk.cascade(results, str(tmp_path / "judge"))
 
 
 def test_test_labels_choose_nothing(results: Any) -> None:

@@ -190,6 +190,36 @@ def test_chats_are_written_as_the_model_s_template_writes_them(honest: Any) -> N
     assert prompted(acts, model, prompt="text", label="answer").record["first_prompt"] == acts.task.inputs[first]
 
 
+def test_two_prompts_of_one_model_are_compared_under_two_names(model: Any, task: Task) -> None:
+    acts = pk.extract(model, task, progress=False)
+    boxes = [prompted(acts, model), prompted(acts, model, prompt="{{ text }} is", name="shorter")]
+    assert [one.name for one in boxes] == ["prompted", "shorter"]
+    results = pk.train_probes(acts, C=1.0, black_boxes=boxes, quick=True)
+    assert [*results.meta["black_boxes"]] == ["prompted", "shorter"]
+    with pytest.raises(UsageError, match="not blank"):
+        prompted(acts, model, name=" ")
+
+
+def test_a_prompt_without_the_examples_or_the_question_is_refused(model: Any, task: Task, honest: Any) -> None:
+    shown = "{% for s in shots %}{{ s.answer }} {% endfor %}{{ text }} {{ question }}"
+    assert (
+        prompted(task, model, prompt=shown, shots=2).record["first_prompt"]
+        != (prompted(task, model, prompt=shown).record["first_prompt"])
+    )
+    chats = pk.load_task("honesty", limit=40)
+    for given, own, prompt in (
+        (task, model, "text"),
+        (task, model, SHORT),
+        (task, model, "{% if shots %}{% endif %}{{ text }}"),
+        (chats, honest[0], "text"),
+    ):
+        for how, name in (({"shots": 2}, "shots"), ({"question": "Is it?"}, "question")):
+            with pytest.raises(UsageError, match=f"shows no {name}"):
+                prompted(given, own, prompt=prompt, label=None if given is task else "answer", **how)
+    needs = "{{ shots[0].answer + text }} it was"
+    assert prompted(task, model, prompt=needs, shots=1).record["shots"]
+
+
 def test_another_model_has_its_own_name(model: Any, task: Task) -> None:
     acts = pk.extract(model, task, progress=False)
     assert prompted(acts, model).name == "prompted"

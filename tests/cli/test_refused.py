@@ -269,6 +269,8 @@ LATE = r"""
 2 train-probe STORE --baseline prompted --prompt absent.jinja -> no prompt template 'absent.jinja': no such file
 2 train-probe STORE --baseline prompted --answers a,b,c -> got 3 answers; give one answer for each class
 2 train-probe STORE --baseline prompted:gtp2           -> did you mean gpt2
+2 train-probe STORE --baseline prompted --prompt text --shots 2 -> shows no shots, so --shots changes nothing
+2 train-probe STORE --baseline prompted --prompt text --question 'Is it?' -> shows no question
 3 train-probe STORE --baseline prompted --prompt broken.jinja -> the prompt template of broken.jinja is no valid Jinja
 3 train-probe STORE --baseline scores:unknown.csv      -> unknown.csv: no row has the id 'nobody' (1 of 2 are unknown)
 3 train-probe STORE --baseline scores:no-score.csv     -> no-score.csv has ids and no scores

@@ -110,6 +110,13 @@ def test_a_judge_who_is_wrong_on_validation_says_nothing(acts: Any) -> None:
     box = judged(acts)
     results = train(acts, judged(acts, values=-box.values), metric="auroc")
     assert baseline(results).metrics["test"]["auroc"] == 0.5
+    chosen = rows_of(acts, "validation")
+    found = results.meta["black_boxes"]["judge"]["reversed"]
+    assert found == pytest.approx(roc_auc_score(acts.labels["kind"][chosen], -box.values[chosen]))
+    assert "give its negative" in results.summary()
+    straight = train(acts, box, metric="auroc")
+    assert straight.meta["black_boxes"]["judge"]["reversed"] is None
+    assert "give its negative" not in straight.summary()
 
 
 def test_several_classes_have_a_column_each_by_name(world: Any, tmp_path: Path) -> None:

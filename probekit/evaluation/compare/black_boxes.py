@@ -6,7 +6,7 @@ tested on the rows and resamples of the probe.
 Axes: M rows with scores, N rows of a label set, C classes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from probekit.evaluation.fits.protocol import Protocol, Round
 from probekit.evaluation.plan import CurvePlan
 from probekit.evaluation.request import Request
 from probekit.evaluation.results.data import EMBEDDING, ENSEMBLE, NUISANCE
-from probekit.evaluation.scores.metrics import Predictions
+from probekit.evaluation.scores.metrics import Predictions, metrics_of
 from probekit.probes.base import predicted_labels, probabilities
 from probekit.probes.calibration import fit_scale
 from probekit.tasks.labels import group_name, name_flaw
@@ -83,14 +83,23 @@ class BoxFit(NamedTuple):
     Attributes:
         baseline: its result and predictions.
         tokens: the mean of the test rows; None where that is not known.
+        row_tokens: int64 [N], of each row; 0 for one that neither calibrates nor tests; None where that is not known.
         n_calibrated: the rows that it was calibrated on.
+        reversed: the AUROC of its scores on these rows where it is below 0.5, which made the slope 0; None elsewhere.
         source: the scores before calibration.
     """
 
     baseline: Baseline
     tokens: float | None
+    row_tokens: np.ndarray | None
     n_calibrated: int
+    reversed: float | None
     source: BlackBoxScores
+
+    @property
+    def name(self) -> str:
+        """Of the baseline."""
+        return self.baseline.result.name
 
 
 def opened(given: Any, ids: Sequence[str]) -> list[BlackBoxScores]:
@@ -203,9 +212,7 @@ def black_box_fits(boxes: Sequence[BlackBoxScores], request: Request, plan: Curv
 
 def _fit(box: BlackBoxScores, request: Request, plan: CurvePlan) -> BoxFit:
     labels, n_classes, protocol = request.labels, request.n_classes, plan.grid.protocol
-    ids = [group_name(one) for one in request.acts.task.ids]
-    row_of = {one: row for row, one in enumerate(box.ids)}
-    found = np.array([row_of.get(one, -1) for one in ids])
+    found = judged_rows(box, request.acts.task.ids)
     rounds = [_calibrated_on(protocol, each) for each in protocol.rounds]
     needed = np.unique(np.concatenate([*rounds, protocol.test]))
     if len(missing := needed[found[needed] < 0]):
@@ -220,8 +227,27 @@ def _fit(box: BlackBoxScores, request: Request, plan: CurvePlan) -> BoxFit:
     scored = {split: rows for split, rows in protocol.rows.items() if (found[rows] >= 0).all()}
     examples = LabelledInputs(None, None, None, labels, n_classes)
     baseline = scored_fits(fits, examples, protocol, plan.bootstrap, scored)
-    tokens = None if box.tokens is None else float(box.tokens[found[protocol.test]].mean())
-    return BoxFit(baseline, tokens, len(rounds[0]), box)
+    own = None if box.tokens is None else np.where(found < 0, 0, box.tokens[np.maximum(found, 0)])
+    tokens = None if own is None else float(own[protocol.test].mean())
+    return BoxFit(baseline, tokens, own, len(rounds[0]), _reversed(values, labels, rounds, n_classes, fits), box)
+
+
+def judged_rows(box: BlackBoxScores, ids: Iterable[Any]) -> np.ndarray:
+    """The row of each id among the scores, int64 [N]; -1 where there is none; 1 and "1 " are one id."""
+    row_of = {group_name(one): row for row, one in enumerate(box.ids)}
+    return np.array([row_of.get(group_name(one), -1) for one in ids], dtype=np.int64)
+
+
+def _reversed(
+    values: np.ndarray, labels: np.ndarray, rounds: Sequence[np.ndarray], n_classes: int, fits: Sequence[BaselineFit]
+) -> float | None:
+    """The mean AUROC of scores [N, 1] on the rows that calibrate, where that is below 0.5 and no slope is above 0."""
+    if n_classes != 2 or any(np.ptp(fit.scores) > 0 for fit in fits):
+        return None
+    raw = values[:, 0]
+    asked = [Predictions(labels[rows], predicted_labels(raw[rows]), raw[rows], n_classes) for rows in rounds]
+    mean = float(np.mean([metrics_of(one).get("auroc", np.nan) for one in asked]))
+    return mean if mean < 0.5 else None
 
 
 def _calibrated_on(protocol: Protocol, each: Round) -> np.ndarray:
@@ -281,6 +307,7 @@ def black_box_records(fits: Sequence[BoxFit], quoted: Predictions | None, plan: 
             "tokens": fit.tokens,
             "total_tokens": total,
             "calibrated_on": fit.n_calibrated,
+            "reversed": fit.reversed,
             "record": fit.source.record,
         }
     return found

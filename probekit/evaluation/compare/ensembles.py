@@ -26,7 +26,7 @@ from probekit.evaluation.compare.log_odds import (
 from probekit.evaluation.results.coordinates import within_text
 from probekit.evaluation.results.data import ENSEMBLE, BaselineResult, ProbeData
 from probekit.evaluation.results.row_scores import RowScores
-from probekit.evaluation.results.wording import interval_text, metric_name
+from probekit.evaluation.results.wording import interval_clause, interval_text, metric_name
 from probekit.evaluation.scores.bootstrap import Bootstrap
 from probekit.evaluation.scores.metrics import Predictions, metrics_of
 from probekit.evaluation.scores.score import score, score_intervals, value_of
@@ -158,8 +158,8 @@ class EnsembleResults:
         """The ensemble in a few lines."""
         name, value = metric_name(self.headline), self.metrics["test"].get(self.headline, float("nan"))
         within = interval_text(self.intervals.get(self.headline))
-        over = "" if self.over_interval is None else ", 95% interval [{:+z.3f}, {:+z.3f}]".format(*self.over_interval)
         members = listed(self.members, most=8)
+        over = interval_clause(self.over_interval)
         lines = [
             f"Ensemble of {counted(len(self.members), 'member')} of {len(self.tried)}, chosen on validation: {members}",
             f"Test {name} {value:.3f} {within}".rstrip(),

@@ -8,14 +8,13 @@ Axes: N rows, C classes.
 import numpy as np
 
 from probekit.errors import DataError, UsageError, nearest
-from probekit.evaluation.compare.black_boxes import BlackBoxScores, calibrated_scores, class_columns
+from probekit.evaluation.compare.black_boxes import BlackBoxScores, calibrated_scores, class_columns, judged_rows
 from probekit.evaluation.results.data import NO_BEST, ProbeData
 from probekit.evaluation.results.row_scores import RowScores
 from probekit.evaluation.scores.bootstrap import Bootstrap
 from probekit.evaluation.scores.metrics import Predictions
 from probekit.probes.base import predicted_labels, probabilities
 from probekit.probes.calibration import fit_scale
-from probekit.tasks.labels import group_name
 from probekit.text import printable
 
 
@@ -55,7 +54,8 @@ def scored_place_of(results: ProbeData, place: str | None) -> str:
 def place_log_odds(results: ProbeData, rows: RowScores, place: str) -> np.ndarray:
     """The scores of a place for the rows of results, scaled by one temperature that validation fits: [N] or [N, C].
 
-    Of a regression they are its predictions, as they are.
+    Of a regression they are its predictions, as they are. So are scores whose temperature would be infinite, as
+    validation rows point the other way: with 0 in their place the probe would predict nothing.
     """
     if not results.meta["n_classes"]:
         return rows.scores[place].astype(np.float64)
@@ -63,7 +63,7 @@ def place_log_odds(results: ProbeData, rows: RowScores, place: str) -> np.ndarra
     scores, chosen = rows.scores[place].astype(np.float64), rows.splits == "validation"
     columns = scores[:, None] if scores.ndim == 1 else scores
     scale = fit_scale(columns[chosen], rows.labels[chosen], getattr(probe, "log_odds", False), biased=False)
-    return scale.slope * scores
+    return (scale.slope or 1.0) * scores
 
 
 def box_log_odds(box: BlackBoxScores, rows: RowScores, classes: tuple[str, ...], label: str) -> np.ndarray:
@@ -72,13 +72,11 @@ def box_log_odds(box: BlackBoxScores, rows: RowScores, classes: tuple[str, ...],
     Raises:
         DataError: a row without a score; scores of other classes.
     """
-    row_of = {group_name(one): i for i, one in enumerate(box.ids)}
-    found = [row_of.get(group_name(one), -1) for one in rows.ids]
-    if -1 in found:
-        missing = printable(rows.ids[found.index(-1)])
+    found = judged_rows(box, rows.ids)
+    if len(missing := np.flatnonzero(found < 0)):
         raise DataError(
-            f"{box.name}: no score for the row {missing!a:.60} ({found.count(-1):,} of {len(found):,} rows that choose "
-            "or test have none); add them"
+            f"{box.name}: no score for the row {printable(rows.ids[missing[0]])!a:.60} ({len(missing):,} of "
+            f"{len(found):,} rows that choose or test have none); add them"
         )
     values = class_columns(box, classes, label)[found]
     return calibrated_scores(box, values, rows.labels, np.flatnonzero(rows.splits == "validation"), len(classes))

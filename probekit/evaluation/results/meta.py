@@ -115,13 +115,14 @@ class _OverPooled(TypedDict):
 
 
 class _BlackBox(TypedDict):
-    """How far the quoted score is ahead of a black box, what it costs, and how it was made."""
+    """How far the quoted score is ahead of a black box, what it costs, and how it was made; `reversed` is its AUROC."""
 
     over: float | None
     interval: Ends | None
     tokens: Cost | None
     total_tokens: Count | None
     calibrated_on: Count
+    reversed: NotRequired[Share | None]
     record: dict[str, Any]
 
 

@@ -25,6 +25,7 @@ from probekit.evaluation.results.verdict import of_embedding, verdict
 from probekit.evaluation.results.wording import (
     decoding,
     features_name,
+    interval_clause,
     interval_text,
     latents_read,
     metric_name,
@@ -265,8 +266,7 @@ def _lead_note(data: ProbeData) -> str:
     if lead is None:
         return ""
     what = "Best" if data.procedure is None else "Nested cross-validation"
-    ends = lead["interval"]
-    within = "" if ends is None else ", 95% interval [{:+z.3f}, {:+z.3f}], paired on test".format(*ends)
+    within = "" if lead["interval"] is None else f"{interval_clause(lead['interval'])}, paired on test"
     rivals = "best of these baselines" if data.meta.get("left_out") else "best baseline"
     line = f"{what} minus the {rivals} ({lead['baseline']}): {lead['over']:+z.3f}{within}."
     return f"{line} {itself[:1].upper()}{itself[1:]}." if (itself := of_embedding(data)) else line
@@ -316,10 +316,10 @@ def pooled_note(data: ProbeData) -> str:
     """How far the probe is ahead of probes of other features of the same rows."""
     parts, latents = [], latents_read(data.meta)
     for how, each in (data.meta.get("pooled") or {}).items():
-        within = "" if each["interval"] is None else ", 95% interval [{:+z.3f}, {:+z.3f}]".format(*each["interval"])
         place = each["place"] and latents.get(each["place"], {}).get("of", each["place"])
         at = "" if place is None else f" at {place}"
         other = "probe of the activations" if how == "activations" else f"{how}-token probe"
+        within = interval_clause(each["interval"])
         parts.append(f"{each['over']:+z.3f} over the {other}{at} ({each['value']:.3f}){within}")
     return f"Same rows, paired on test: {'; '.join(parts)}." if parts else ""
 
@@ -354,12 +354,22 @@ def _black_box_note(data: ProbeData) -> str:
     """How far the quoted score is ahead of each black box, and what that costs."""
     parts = []
     for name, each in (data.meta.get("black_boxes") or {}).items():
-        ends = each["interval"]
-        within = "" if ends is None else ", 95% interval [{:+z.3f}, {:+z.3f}]".format(*ends)
         cost = "" if each["tokens"] is None else f", {each['tokens']:,.1f} tokens a row"
         over = "" if each["over"] is None else f"{each['over']:+z.3f} over "
-        parts.append(f"{over}{name}{within}{cost}")
-    return f"Black boxes, same rows, paired on test: {'; '.join(parts)}." if parts else ""
+        parts.append(f"{over}{name}{interval_clause(each['interval'])}{cost}")
+    text = f"Black boxes, same rows, paired on test: {'; '.join(parts)}." if parts else ""
+    return f"{text} Caution: {'; '.join(found)}." if (found := _reversed_boxes(data)) else text
+
+
+def _reversed_boxes(data: ProbeData) -> list[str]:
+    """Of each black box that ranks the rows that calibrate it in reverse, that it counts for nothing."""
+    second = "".join(map(printable, data.meta["classes"][1:2]))
+    return [
+        f"{name} ranks the rows that calibrate it in reverse (AUROC {each['reversed']:.3f}), and its slope is 0; if "
+        f"low scores mean {second}, give its negative"
+        for name, each in (data.meta.get("black_boxes") or {}).items()
+        if each.get("reversed") is not None
+    ]
 
 
 def _ensemble_note(data: ProbeData) -> str:
@@ -367,9 +377,8 @@ def _ensemble_note(data: ProbeData) -> str:
     mixed = data.meta.get("ensemble")
     if mixed is None:
         return ""
-    ends = mixed["interval"]
-    within = "" if ends is None else ", 95% interval [{:+z.3f}, {:+z.3f}]".format(*ends)
-    over = "" if mixed["over"] is None else f": {mixed['over']:+z.3f} over the quoted score{within}, paired on test"
+    ahead = "" if mixed["over"] is None else f"{mixed['over']:+z.3f} over the quoted score"
+    over = f": {ahead}{interval_clause(mixed['interval'])}, paired on test" if ahead else ""
     members = f"{listed(mixed['members'], most=6)}, {len(mixed['members'])} of {mixed['of']}"
     return f"Ensemble of the layers that validation chose ({members}){over}."
 

@@ -26,6 +26,7 @@ PREDICTED = "predicted "  # begins the column of predicted classes
 BASELINE = "baseline "  # begins the column of a black box's scores
 TOKENS = "tokens"  # how many each row's text has, where running scores are kept
 RISES_AT, RISES_TO = "rises at ", "rises to "  # begin the columns of the rises of running scores: tokens, and maxima
+TOKENS_OF = "tokens of "  # begins the column of the tokens that a black box read
 SCORED_SPLITS = ("validation", "test")
 MOST_PER_BYTE = 100  # values that a byte of the file may stand for; the id of a row takes about one byte
 
@@ -49,6 +50,8 @@ class RowScores:
         baselines: name of a black box -> its calibrated log odds, as those of a place; values of a regression.
         rises: place -> where the running score of each row's text rises to a new maximum; only of probes of two classes
             over a sequence, whose rows validation chose.
+        tokens: name of a black box -> int64 [N], the tokens that it read for each row, where that is known; empty in
+            results of older versions.
     """
 
     ids: np.ndarray
@@ -60,6 +63,7 @@ class RowScores:
     predicted: dict[str, np.ndarray] = field(default_factory=dict)
     baselines: dict[str, np.ndarray] = field(default_factory=dict)
     rises: dict[str, Rises] = field(default_factory=dict)
+    tokens: dict[str, np.ndarray] = field(default_factory=dict)
 
 
 def digests_of(inputs: Sequence[Any], has_texts: bool) -> np.ndarray:
@@ -91,6 +95,7 @@ def row_scores_bytes(rows: RowScores) -> bytes:
         columns[TOKENS] = _numbers(rises.lengths)
         columns[RISES_AT + place] = to_arrow(LISTS, RaggedRows(rises.tokens, ends))
         columns[RISES_TO + place] = to_arrow(LISTS, RaggedRows(rises.scores, ends))
+    columns |= {TOKENS_OF + name: _numbers(values) for name, values in rows.tokens.items()}
     out = io.BytesIO()
     table = pa.Table.from_arrays([*columns.values()], names=[*columns])
     pq.write_table(table, out, compression="zstd")
@@ -164,14 +169,18 @@ def _rows_of(columns: dict[str, Any], places: Sequence[str], n_classes: int) -> 
     rises = _rises_of(columns, places, N, n_classes)
     predicted = {name.removeprefix(PREDICTED): x for name, x in columns.items() if name.startswith(PREDICTED)}
     baselines = {name.removeprefix(BASELINE): x for name, x in columns.items() if name.startswith(BASELINE)}
-    scores = {name: x for name, x in columns.items() if not name.startswith((PREDICTED, BASELINE))}
+    tokens = {name.removeprefix(TOKENS_OF): x for name, x in columns.items() if name.startswith(TOKENS_OF)}
+    scores = {name: x for name, x in columns.items() if not name.startswith((PREDICTED, BASELINE, TOKENS_OF))}
     ensure(set(scores) == set(places), f"columns of the places {listed(places, most=4)}", sorted(scores))
     ensure(set(predicted) == set(places if n_classes else ()), "predicted classes of each place", sorted(predicted))
     for name, x in (*scores.items(), *((BASELINE + name, x) for name, x in baselines.items())):
         check_array(x, "f", name, shape)
     for place, x in predicted.items():
         _check_classes(x, n_classes, N, PREDICTED + place)
-    return RowScores(ids, digests, splits, labels, groups, scores, predicted, baselines, rises)
+    ensure(set(tokens) <= set(baselines), "tokens of black boxes that have scores", sorted(tokens))
+    for name, x in tokens.items():
+        check_array(x, "i", TOKENS_OF + name, (N,))
+    return RowScores(ids, digests, splits, labels, groups, scores, predicted, baselines, rises, tokens)
 
 
 def _rises_of(columns: dict[str, Any], places: Sequence[str], N: int, n_classes: int) -> dict[str, Rises]:

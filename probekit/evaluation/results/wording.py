@@ -93,6 +93,16 @@ def interval_text(ends: Sequence[float] | None) -> str:
     return "" if ends is None else f"[{ends[0]:.3f}, {ends[1]:.3f}]"
 
 
+def signed_interval_text(ends: Sequence[float] | None) -> str:
+    """(-0.1, 0.2) -> "[-0.100, +0.200]", as of a difference; empty for None."""
+    return "" if ends is None else f"[{ends[0]:+z.3f}, {ends[1]:+z.3f}]"
+
+
+def interval_clause(ends: Sequence[float] | None) -> str:
+    """(-0.1, 0.2) -> ", 95% interval [-0.100, +0.200]", after a difference; empty for None."""
+    return "" if ends is None else f", 95% interval {signed_interval_text(ends)}"
+
+
 def number_text(value: float | None) -> str:
     """0.5 -> "0.500", never "-0.000"; empty for None."""
     return "" if value is None else f"{value:z.3f}"
