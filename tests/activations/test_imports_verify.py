@@ -220,6 +220,19 @@ def test_arrays_are_verified_against_a_named_model(of_type: Any, arrays: Any, st
         arrays({name: x.roll(1, 0) for name, x in rows_of(states, lambda x: x.mean(0)).items()}, position="mean")
 
 
+def test_noise_at_the_first_layer_is_not_another_token(arrays: Any, states: States):
+    """Later layers may be off by more, and a token is not mistaken for itself."""
+    rows = rows_of(states)
+    allowed = {place: most for place, (_, most) in arrays(rows).meta["verified"]["errors"].items()}
+    assert allowed["resid_pre.0"] < max(allowed.values())
+    first = rows["resid_pre.0"]
+    noise = torch.randn(first.shape, generator=torch.Generator().manual_seed(0))
+    noise = 1.2 * allowed["resid_pre.0"] * noise * (first.norm(dim=1) / noise.norm(dim=1))[:, None]
+    with pytest.raises(DataError, match=r"resid_pre\.0 of example .* of 20 rows differ: ") as caught:
+        arrays({**rows, "resid_pre.0": first + noise})
+    assert "they are those of" not in str(caught.value)
+
+
 def test_what_arrays_need_to_be_verified_is_asked_for(arrays: Any, states: States, table: Path):
     rows = rows_of(states)
     wrong: list[tuple[type[ProbekitError], str, dict[str, Any]]] = [

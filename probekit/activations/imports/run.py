@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from probekit.activations.imports.arrays import plan_arrays
-from probekit.activations.imports.plan import ImportPlan, RowCheck
+from probekit.activations.imports.plan import ImportPlan
 from probekit.activations.imports.verify import verify_rows
 from probekit.activations.imports.vllm import plan_requests
 from probekit.activations.store.format import FORMAT_VERSION, has_manifest
@@ -121,11 +121,6 @@ def _identity(plan: ImportPlan, of_source: dict[str, Any]) -> dict[str, Any]:
             else {}
         ),
     }
-
-
-def _asked(check: RowCheck | None) -> dict[str, int]:
-    """How many rows somebody asked to verify; those of the default depend on the machine."""
-    return {"verify": len(check.rows)} if check is not None and check.asked and len(check.rows) else {}
 
 
 def _kept(plan: ImportPlan, rows: np.ndarray) -> dict[Place, Tensor]:

@@ -256,22 +256,27 @@ def _reason(model: LanguageModel, plan: ImportPlan, found: _Errors, place: Place
     assert check is not None
     row = int(check.rows[i])
     given = _given(plan, row)[place]
-    most = max(found.tolerance(one) for one in plan.places)
 
-    def fits(own: Tensor) -> bool:
-        return own.shape == given.shape and _error(given, own) <= most
+    own, largest = _own(model, plan, row, [place])[place], max(found.tolerance(one) for one in plan.places)
 
-    others = _own(model, plan, row, _candidates(model, place))
-    best = min((one for one in others if fits(others[one])), key=lambda one: _error(given, others[one]), default=None)
-    if best is not None and best != place:
-        return _misplaced(place, best, model.n_layers)
+    def fits(other: Tensor, most: float) -> bool:
+        """Whether the states are another one's, which they are nearer to than to what was asked for."""
+        return other.shape == given.shape and _error(given, other) <= min(most, _error(given, own))
+
+    # Of a place that is not in the files no tolerance was measured, and rounding grows with depth.
+    others = _own(model, plan, row, [one for one in _candidates(model, place) if one != place])
+    most = {one: found.tolerance(one) if one in plan.places else largest for one in others}
+    fitting = [one for one in others if fits(others[one], most[one])]
+    if fitting:
+        return _misplaced(place, min(fitting, key=lambda one: _error(given, others[one])), model.n_layers)
     if len(given) == 1:
         tokens = _own(model, plan, row, [place], position=ALL)[place]
-        if same := [j for j, x in enumerate(tokens) if fits(x[None])]:
+        rest = [j for j, x in enumerate(tokens) if not torch.allclose(x, own[0])]
+        if same := [j for j in rest if fits(tokens[j][None], found.tolerance(place))]:
             return f"they are those of token {same[0]} of the text; save the token of --position, or name that one"
     if model.tokenizer is not None and model.tokenizer.bos_token_id is not None:
         with_bos = not check.bos
-        if fits(_own(model, plan, row, [place], bos=with_bos)[place]):
+        if fits(_own(model, plan, row, [place], bos=with_bos)[place], found.tolerance(place)):
             return f"they were computed {'with' if with_bos else 'without'} a BOS, which extract does not do here"
     for dtype in ("float16", "bfloat16"):
         if not list(found.bad(dtype)):
