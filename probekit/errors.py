@@ -25,6 +25,10 @@ class DataError(ProbekitError, ValueError):
     exit_code = 3
 
 
+class UnreadError(DataError):
+    """A text without the token that is read, such as a chat without an answer."""
+
+
 class StorageError(ProbekitError):
     """The disk refused, or a file on it is damaged."""
 

@@ -1,5 +1,6 @@
 """Continue a chat under a monitor that may end it."""
 
+import secrets
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -24,7 +25,7 @@ def generate_watched(
     stop: bool,
     config: Any,
 ) -> dict[str, Any]:
-    """Continue a chat: the text, why it ended, its numbers of tokens, the scores of its tokens, and the first alarm.
+    """Continue a chat: the text, why it ended, its tokens and seed, the scores of its tokens, and the first alarm.
 
     Args:
         model: that writes.
@@ -39,7 +40,10 @@ def generate_watched(
         DataError: a chat that the template refuses.
     """
     how = ExtractOptions(chat_template=options.chat_template, add_generation_prompt=True)
-    sampling = Sampling(config.temperature or 0.0, config.top_k, config.top_p, config.seed or 0)
+    seed = config.seed
+    if seed is None and config.temperature:
+        seed = secrets.randbelow(2**31)  # with one seed for all, the epochs of a sample would be the same text
+    sampling = Sampling(config.temperature or 0.0, config.top_k, config.top_p, seed or 0)
     with RUNNING:
         (text,) = rendered_task(model, task_of([list(messages)]), how).inputs
         (prompt,), _, _ = to_ids(model, [str(text)], bos=False)  # the template writes a BOS itself
@@ -51,14 +55,16 @@ def generate_watched(
             "reason": REASONS[made.ended],
             "n_prompt": len(prompt),
             "n_new": len(made.tokens),
+            "seed": seed,
             **({"probe": None, "alarm": None} if monitor is None else _watched(model, monitor)),
         }
 
 
 def _monitor(model: LanguageModel, known: SampleProbe, stop: bool) -> Monitor:
     alarms: dict[str, Any] = {"threshold": known.threshold, "on_alarm": lambda _: stop}
+    sae = getattr(known.scoring.probe, "sae", None)
     how = alarms if known.threshold is not None else {}
-    return Monitor(model, known.results, place=known.place, any_model=known.options.any_model, **how)
+    return Monitor(model, known.results, place=known.place, any_model=known.options.any_model, sae=sae, **how)
 
 
 def _watched(model: LanguageModel, monitor: Monitor) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import anyio
 from inspect_ai.hooks import BeforeModelGenerate, Hooks
 from inspect_ai.util import LimitExceededError
 
-from probekit.errors import DataError, UsageError
+from probekit.errors import ProbekitError, UnreadError, UsageError
 from probekit.options.samples import SampleOptions
 
 
@@ -23,7 +23,8 @@ class StopAtAlarm(Hooks):
             options = {"fpr": 0.01}
 
     The sample ends with a limit of the type "custom", is scored, and the log says why. Messages without an answer of a
-    model are not read, nor those of which the probe reads no token.
+    model are not read, nor those of which the probe reads no token. Messages that cannot be scored, such as those that
+    are longer than the context, end the sample too: an alarm that cannot be raised is no all-clear.
 
     Attributes:
         probe: RESULTS[:PLACE].
@@ -47,11 +48,14 @@ class StopAtAlarm(Hooks):
         if not answers:
             return
         options = SampleOptions(**self.options)
-        known = await anyio.to_thread.run_sync(sample_probe, self.probe, self.model, options)
         try:
-            found = await anyio.to_thread.run_sync(known.score, plain_messages(data.input), answers[-1])
-        except DataError:
+            known = await anyio.to_thread.run_sync(sample_probe, self.probe, self.model, options)
+            found = await anyio.to_thread.run_sync(known.score, plain_messages(data.input), answers[-1], True)
+        except UnreadError:
             return
+        except ProbekitError as error:  # Inspect logs what hooks raise and goes on, but for limits
+            why = f"the probe cannot read the messages, so the sample ends: {error}"
+            raise LimitExceededError("custom", value=0, limit=0, message=why) from None
         if found.flagged and found.threshold is not None:
             why = f"the probe at {known.place} raised an alarm: {describe_sample(found, known.scoring.classes)}"
             raise LimitExceededError("custom", value=found.score, limit=found.threshold, message=why)

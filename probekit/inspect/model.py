@@ -35,7 +35,8 @@ class ProbekitAPI(ModelAPI):
 
     At an alarm, a generated token whose score reaches the threshold, the text ends before its next token. The stop
     reason is then "content_filter", the only one of Inspect's that says that someone else than the model ended it, with
-    the alarm as its details. The metadata of the output hold the score of each generated token.
+    the alarm as its details. The metadata of the output hold the score of each generated token, and the seed of
+    the draws: the configuration's, or a fresh one for each text.
     """
 
     def __init__(
@@ -102,7 +103,8 @@ class ProbekitAPI(ModelAPI):
         )
         n, new = made["n_prompt"], made["n_new"]
         usage = ModelUsage(input_tokens=n, output_tokens=new, total_tokens=n + new)
-        metadata = None if self.known is None else {"probe": made["probe"], "alarm": alarm}
+        watched = {} if self.known is None else {"probe": made["probe"], "alarm": alarm}
+        metadata = {"seed": made["seed"], **watched}
         return ModelOutput(model=self.model_name, choices=[choice], usage=usage, metadata=metadata)
 
     def _generate(self, messages: list[dict[str, Any]], config: GenerateConfig) -> dict[str, Any]:

@@ -8,14 +8,15 @@ Axes: T tokens of the sample.
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 
 from probekit.activations.plan.build import plan_extraction
-from probekit.errors import UsageError
+from probekit.activations.plan.plan import ExtractionPlan
+from probekit.errors import DataError, UsageError
 from probekit.evaluation import ProbeResults
 from probekit.models.base import LanguageModel
 from probekit.models.load import load_model
@@ -23,6 +24,7 @@ from probekit.options import ScoreOptions
 from probekit.options.samples import SampleOptions
 from probekit.scoring.find import find_results, split_name
 from probekit.scoring.probe import extraction_of, probe_of
+from probekit.scoring.score import plan_scoring, run_scoring
 from probekit.scoring.threshold import choose_threshold
 from probekit.tasks.tables.objects import task_of
 from probekit.text import printable
@@ -63,6 +65,7 @@ class ScoredSample:
         flagged: whether the score is at or above the threshold; None without one.
         threshold: that it was compared with.
         unusual: whether the activations are far from those of the training; None where that is not known.
+        cut: the context in tokens, where the text is longer and its end was not read; None otherwise.
         peak: the token with the highest score.
     """
 
@@ -72,6 +75,7 @@ class ScoredSample:
     flagged: bool | None
     threshold: float | None
     unusual: bool | None
+    cut: int | None
     peak: Peak
 
 
@@ -93,7 +97,7 @@ class SampleProbe:
         folder, place = split_name(probe)
         self.results, place = find_results(folder, options.place or place)
         self.options = options
-        self.scoring = probe_of(self.results, place)
+        self.scoring = probe_of(self.results, place, ScoreOptions(sae=options.sae))
         n_classes, coef = len(self.scoring.classes), getattr(self.scoring.probe, "coef_", np.zeros(1))
         if n_classes > 2 or (not n_classes and np.ndim(coef) > 1):
             raise UsageError(
@@ -109,27 +113,40 @@ class SampleProbe:
         """Of the probe: "resid_pre.5"."""
         return self.scoring.place
 
-    def score(self, messages: Sequence[dict[str, Any]], completion: str) -> ScoredSample:
+    def score(self, messages: Sequence[dict[str, Any]], completion: str, whole: bool = False) -> ScoredSample:
         """Score a chat with a probe of chats, and the model's answer alone with a probe of plain texts.
 
         Args:
             messages: of the sample, as templates take them.
             completion: what the model answered last.
+            whole: whether texts longer than the context are refused; otherwise their end is not read.
 
         Raises:
-            DataError: no token that the probe reads; or as from `ProbeResults.score`.
+            UnreadError: no token that the probe reads.
+            DataError: a text that is not whole; or as from `ProbeResults.score`.
             ResumeMismatch: another model, or another chat template, than the probe's.
         """
         text = [dict(one) for one in messages] if self.scoring.reading.get("chat") else completion
-        how = {
-            "any_model": self.options.any_model,
-            "chat_template": self.options.chat_template,
-            "progress": False,
-        }
+        task, n_ctx = task_of([text]), self.model.cfg.n_ctx
+        how = ScoreOptions(
+            place=self.place,
+            any_model=self.options.any_model,
+            chat_template=self.options.chat_template,
+            progress=False,
+        )
         with RUNNING:
-            own = self.results.score(self.model, [text], place=self.place, **how)
-            every = self.results.score(self.model, [text], place=self.place, tokens=True, **how)
-            where = self._messages(text, len(every))
+            plan = plan_extraction(self.model, task, extraction_of(self.scoring, how, True))
+            cut = bool(plan.sequences.n_cut)
+            if cut and whole:
+                raise DataError(
+                    f"the messages have more tokens than the context of {n_ctx:,}, so the newest cannot be read; give "
+                    "fewer, or a model with a longer context"
+                )
+            own, every = (
+                run_scoring(plan_scoring(self.results, self.model, task, replace(how, tokens=tokens), self.scoring))
+                for tokens in (False, True)
+            )
+            where = _messages(plan, len(every))
         assert every.tokens is not None
         assert every.trained is not None
         inside = np.array([bool(name) for name in where])
@@ -144,23 +161,23 @@ class SampleProbe:
             flagged=None if self.threshold is None else score >= self.threshold,
             threshold=self.threshold,
             unusual=None if own.unusual is None else bool(own.unusual.any()),
+            cut=n_ctx if cut else None,
             peak=Peak(at, str(every.tokens[at]), float(every.scores[at]), where[at], bool(every.trained[at])),
         )
 
-    def _messages(self, text: Any, n: int) -> list[str]:
-        """The message of each token, "" where there is none: [T]."""
-        options = ScoreOptions(chat_template=self.options.chat_template)
-        plan = plan_extraction(self.model, task_of([text]), extraction_of(self.scoring, options, True))
-        (regions,), characters = plan.task.regions or [[]], plan.layout.characters
-        found = [""] * n
-        if characters is None:
-            return found
-        seen: dict[str, int] = {}
-        for name, start, end in regions:
-            seen[name] = seen.get(name, 0) + 1
-            for i in np.flatnonzero((characters[:, 0] < end) & (characters[:, 1] > start)).tolist():
-                found[i] = f"{name} message {seen[name]}"
+
+def _messages(plan: ExtractionPlan, n: int) -> list[str]:
+    """The message of each token of a text, "" where there is none: [T]."""
+    (regions,), characters = plan.task.regions or [[]], plan.layout.characters
+    found = [""] * n
+    if characters is None:
         return found
+    seen: dict[str, int] = {}
+    for name, start, end in regions:
+        seen[name] = seen.get(name, 0) + 1
+        for i in np.flatnonzero((characters[:, 0] < end) & (characters[:, 1] > start)).tolist():
+            found[i] = f"{name} message {seen[name]}"
+    return found
 
 
 def sample_probe(probe: str, model: str, options: SampleOptions) -> SampleProbe:
@@ -209,4 +226,5 @@ def describe_sample(found: ScoredSample, classes: Sequence[str]) -> str:
     where = f" in {peak.where}" if peak.where else ""
     note = "" if peak.trained else ", a token of a kind that the probe was not trained on"
     far = "; unusual: far from the training activations" if found.unusual else ""
-    return f"{score}; highest at token {peak.index}, {peak.token!a}{where} ({peak.score:.3g}{note}){far}"
+    cut = f"; only the first {found.cut:,} tokens were read, the model's context" if found.cut else ""
+    return f"{score}; highest at token {peak.index}, {peak.token!a}{where} ({peak.score:.3g}{note}){far}{cut}"

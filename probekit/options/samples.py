@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from probekit.options.kinds import choice, number
 from probekit.options.option import CHECKS, Options, like, option
@@ -27,6 +27,7 @@ class SampleOptions(Options, heading=CHECKS):
         choice("max", "mean"),
         flag=None,
     )
+    sae: Any = like(ScoreOptions, "sae")
     any_model: bool = like(ScoreOptions, "any_model")
     chat_template: str | Path | None = like(ScoreOptions, "chat_template")
     dtype: str = like(ProbeDeviceOptions, "dtype")

@@ -104,7 +104,11 @@ def score_texts(results: ProbeData, model: LanguageModel, texts: Any, options: S
         texts: a list of texts, of token ids or of chats, or a task.
         options: as keyword arguments.
     """
-    scoring = plan_scoring(results, model, task_of(texts), options)
+    return run_scoring(plan_scoring(results, model, task_of(texts), options))
+
+
+def run_scoring(scoring: "Scoring") -> Scores:
+    """The scores of all texts of a run; errors as `score_parts`."""
     return Scores(**joined_rows(list(score_parts(scoring)), scoring.meta))
 
 
@@ -129,13 +133,15 @@ class Scoring:
     meta: dict[str, Any]
 
 
-def plan_scoring(results: ProbeData, model: LanguageModel, task: Task, options: ScoreOptions) -> Scoring:
-    """Check everything that can be checked before the model runs.
+def plan_scoring(
+    results: ProbeData, model: LanguageModel, task: Task, options: ScoreOptions, probe: ScoringProbe | None = None
+) -> Scoring:
+    """Check everything that can be checked before the model runs; `probe` is one that `probe_of` made before.
 
     Raises:
         As `ProbeResults.score`.
     """
-    probe = probe_of(results, options.place, options)
+    probe = probe or probe_of(results, options.place, options)
     if not len(task):
         raise DataError("expected one text or more, got none")
     notes = [*compare_models(probe, model, options, has_texts(task)), *_check_kind(probe, task, options)]

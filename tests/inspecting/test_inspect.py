@@ -32,8 +32,10 @@ from inspect_ai.solver import generate, solver
 import probekit as pk
 from probekit.errors import UsageError
 from probekit.inspect import StopAtAlarm, probe_scorer
-from probekit.inspect.samples import plain_messages
+from probekit.inspect.samples import SampleProbe, plain_messages
+from probekit.options.samples import SampleOptions
 from probekit.tasks.base import Task
+from tests.latents.test_encode import an_sae
 
 pytest_plugins = ("cli.conftest",)
 pytestmark = pytest.mark.filterwarnings(  # what Inspect leaves to its libraries, and open
@@ -300,6 +302,66 @@ def test_a_hook_ends_a_sample_before_the_next_call(probe: str, folder: Path):
     assert one.limit.type == "custom"
     assert "raised an alarm: score" in one.limit.reason
     assert sum(message.role == "assistant" for message in one.messages) == first + 1
+
+
+@pytest.mark.usefixtures("without_hooks")
+@pytest.mark.parametrize(("answer", "ends"), [("", False), ("so " * 40, True)])
+def test_a_hook_fails_closed(probe: str, folder: Path, answer: str, ends: bool):
+    """Messages without a token to read are passed over; those whose newest part is not read end the sample."""
+
+    @solver
+    def talk() -> Any:
+        async def solve(state: Any, generate: Any) -> Any:
+            return await generate(await generate(state))
+
+        return solve
+
+    own = probe, str(folder)
+
+    @hooks(name="alarm", description="ends a sample")
+    class Alarm(StopAtAlarm):
+        probe, model = own
+        options = {"threshold": 1e9}  # noqa: RUF012
+
+    (one,) = run(range(60, 61), None, mock([answer, "yes"]), solver=talk()).samples
+    assert (one.limit is not None) == ends
+    if ends:
+        assert "the newest cannot be read" in one.limit.reason
+    assert sum(message.role == "assistant" for message in one.messages) == 2 - ends
+
+
+def test_a_text_that_is_cut_says_so(trained: Callable[..., str], folder: Path):
+    """A probe of users' messages reads what is in the context, and the score tells what was not read."""
+    results = trained("mean@user")
+    long, short = scores(run(range(60, 62), probe_scorer(results, str(folder)), mock(["so " * 40, "yes"])))
+    n_ctx = pk.load_model(str(folder)).cfg.n_ctx
+    assert (long.metadata["cut"], short.metadata["cut"]) == (n_ctx, None)
+    assert f"only the first {n_ctx} tokens were read" in long.explanation
+
+
+def test_epochs_are_different_texts_and_their_seeds_are_recorded(folder: Path):
+    how = {"temperature": 1.0, "max_tokens": 8, "epochs": 3}
+    log = run(range(60, 61), None, f"probekit/{folder}", **how)
+    seeds = {one.output.completion: one.output.metadata["seed"] for one in log.samples}
+    assert len(set(seeds.values())) == len(seeds) == 3
+    for text, seed in seeds.items():
+        again = run(range(60, 61), None, f"probekit/{folder}", **{**how, "epochs": 1, "seed": seed})
+        assert again.samples[0].output.completion == text
+
+
+def test_the_autoencoder_is_loaded_once(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    model = pk.load_model(str(folder))
+    sae = an_sae(1, d=model.cfg.d_model)
+    acts = pk.extract(model, labelled([""] * 48, chats=[chat(i) for i in range(48)]), layers=[1], progress=False)
+    results = pk.train_probes(acts.encode(sae), quick=True, baselines=False, C=1.0)
+    results.save(tmp_path / "latents")
+    loaded = []
+    monkeypatch.setattr("probekit.scoring.encoded.load_sae", lambda path: loaded.append(path) or sae)
+    known = SampleProbe(str(tmp_path / "latents"), str(folder), SampleOptions(sae="elsewhere"))
+    for i in (60, 61):
+        wanted = results.score(model, [chat(i)], sae=sae).scores[0]
+        assert known.score(chat(i), "").score == pytest.approx(float(wanted), rel=1e-5)
+    assert loaded == ["elsewhere"]
 
 
 def test_messages_of_inspect_are_those_of_templates():

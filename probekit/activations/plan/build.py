@@ -19,7 +19,7 @@ from probekit.activations.plan.reading.read_positions import Reading, layout_of,
 from probekit.activations.plan.reading.select_tokens import UNREAD
 from probekit.activations.plan.token_ids import Sequences, targets_task, tokenise_inputs, tokenise_targets
 from probekit.activations.plan.token_labels import WRONG_LABELS, with_labels_by_token
-from probekit.errors import UsageError
+from probekit.errors import DataError, UnreadError, UsageError
 from probekit.files.scratch import IN_MEMORY, give_back_memory
 from probekit.interventions import (
     Edits,
@@ -169,7 +169,10 @@ def _read(
         if not bad:
             return labelled, sequences, sources, reading
         flaw = UNREAD
-    left, _ = without_bad_rows(task, bad, flaw, options.on_bad_row)
+    try:
+        left, _ = without_bad_rows(task, bad, flaw, options.on_bad_row)
+    except DataError as error:
+        raise (UnreadError(str(error)) if flaw == UNREAD else error) from None
     return _read(model, left, replace(options, position=position_of_rows(options.position, task, left)), stack)
 
 
