@@ -67,6 +67,11 @@ def answer_tokens_of(
         raise UsageError(f"{model.name} does not continue texts, so it cannot be prompted; take a decoder such as gpt2")
     tokenizer, n_ctx = model.need_tokenizer(), model.cfg.n_ctx
     prompts = _encoded(model, texts, bos, names)
+    for answer in answers:
+        try:
+            tokenizer.encode(f" {answer}", bos=False)
+        except DataError as error:
+            raise DataError(f"the answer {answer!a:.40}: {error}; give other answers (--answers)") from None
     found: list[list[tuple[int, ...]]] = [[] for _ in texts]
     for answer in answers:
         whole = _encoded(model, [text + _after(text, answer) for text in texts], bos, names)

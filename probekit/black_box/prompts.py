@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jinja2 import Environment, TemplateError
+from jinja2.meta import find_undeclared_variables
 
 from probekit.activations.plan.prepare import read_template, rendered_task
 from probekit.errors import DataError, UsageError
@@ -72,6 +74,7 @@ def make_prompts(model: LanguageModel, task: Task, label: str, rows: np.ndarray,
         own = model.tokenizer is not None and bool(model.tokenizer.chat_templates)
         as_chat = (own or options.prompt_template is not None) and not as_it_is
     given = [_row(task, int(row), common) for row in rows]
+    _check_names(template, given[0])
     _check_used(template, options, given, [task.ids[row] for row in rows])
     if as_it_is and chats and not as_chat:
         texts = _as_users(model, [_messages(task, int(row)) for row in rows], options)
@@ -81,12 +84,27 @@ def make_prompts(model: LanguageModel, task: Task, label: str, rows: np.ndarray,
             raise DataError(
                 f"{template.origin}: the prompt of {task.ids[rows[empty[0]]]!a} is empty; write {{{{ text }}}}"
             )
+        if len(set(texts)) == 1 < len({row["text"] for row in given}):
+            raise UsageError(
+                f"{template.origin}: every prompt is the same, so no text is asked about; write {{{{ text }}}} or "
+                "{{ messages }} in it"
+            )
         if as_chat:
             texts = _as_users(model, [[{"role": "user", "content": text}] for text in texts], options)
     is_text = not as_chat and not (as_it_is and chats)
     bos = is_text and model.tokenizer is not None and model.tokenizer.bos_token_id is not None
     digest = hashlib.sha256(template.text.encode("utf-8", "surrogatepass")).hexdigest()
     return Prompts(texts, bos, answers, [task.ids[row] for row in shots], digest)
+
+
+def _check_names(template: ChatTemplate, row: dict[str, Any]) -> None:
+    """Raise a UsageError for a name that a prompt does not find, which Jinja would leave empty."""
+    try:
+        tree = Environment(extensions=["jinja2.ext.loopcontrols"]).parse(template.text)
+    except (TemplateError, RecursionError):
+        return  # said where it is rendered
+    if unknown := sorted(find_undeclared_variables(tree) - row.keys()):
+        raise UsageError(f"{template.origin}: no name {unknown[0]!a:.40} in prompts; they find {listed(sorted(row))}")
 
 
 def _check_used(template: ChatTemplate, options: PromptArguments, rows: list[dict[str, Any]], names: list[str]) -> None:

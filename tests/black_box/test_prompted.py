@@ -227,3 +227,21 @@ def test_another_model_has_its_own_name(model: Any, task: Task) -> None:
     nouns = pk.load_task("agreement", limit=20)
     found = pk.prompted_scores(nouns, model=other, prompt="text", answers=["is", "are"], label="number", progress=False)
     assert found.name == f"prompted {other.name}"
+
+
+@pytest.mark.parametrize(
+    ("how", "error", "message"),
+    [
+        ({"prompt": "{{ txt }} the"}, UsageError, "no name 'txt' in prompts; they find answers, kind, label"),
+        ({"prompt": "{% if label %}the{% endif %}"}, UsageError, "every prompt is the same, so no text is asked about"),
+    ],
+)
+def test_prompts_that_ask_nothing_are_refused(model: Any, task: Task, how: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        prompted(task, model, **how)
+
+
+def test_an_answer_that_the_tokenizer_cannot_write_is_named() -> None:
+    model, task = pk.load_model("agreement-gpt2"), pk.load_task("agreement", limit=6)
+    with pytest.raises(DataError, match="the answer 'zebra': .*give other answers"):
+        pk.prompted_scores(task, model=model, prompt="text", answers=["zebra", "are"], progress=False)
