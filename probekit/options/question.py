@@ -47,6 +47,7 @@ NAME_ORDER = (
     "folds",
     "drop_leaks",
     "random_init",
+    "ensemble",
     "nuisance",
     "shift_column",
     "controls",

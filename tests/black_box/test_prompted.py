@@ -243,5 +243,5 @@ def test_prompts_that_ask_nothing_are_refused(model: Any, task: Task, how: Any, 
 
 def test_an_answer_that_the_tokenizer_cannot_write_is_named() -> None:
     model, task = pk.load_model("agreement-gpt2"), pk.load_task("agreement", limit=6)
-    with pytest.raises(DataError, match="the answer 'zebra': .*give other answers"):
+    with pytest.raises(DataError, match=r"the answer 'zebra': .*give other answers"):
         pk.prompted_scores(task, model=model, prompt="text", answers=["zebra", "are"], progress=False)

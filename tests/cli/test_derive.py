@@ -63,6 +63,7 @@ CHECKED = {  # options with a check of their own
 }
 FIRST = {
     "base_rate": ["--fpr", "0.1"],
+    "force": ["--sae", "one"],
     "fpr_of": ["--fpr", "0.1"],
     "top_k": ["--temperature", "1"],
     "top_p": ["--temperature", "1"],

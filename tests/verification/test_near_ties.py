@@ -53,7 +53,7 @@ def test_near_ties_of_groups_are_left_out_too(name, monkeypatch):
     found = pk.selftest(model)
     assert found.passed, found
     assert found.left_out["reference"].layer == 2
-    assert 0 < found.left_out["reference"].tokens < found.tokens
+    assert 0 < found.left_out["reference"].tokens <= found.tokens  # all, if rounding decides the first of each text
     monkeypatch.setattr("probekit.verification.compared_runs.chosen_by_rounding", never)
     failed = pk.selftest(model)
     assert failed.first is not None
