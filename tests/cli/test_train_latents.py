@@ -120,11 +120,14 @@ def test_latents_that_extract_keeps_are_a_point_of_the_store(here: Path, tmp_pat
     assert run([*job, "--out", "kept"]) == 0
     assert "latents a row that are not 0, adds" in capsys.readouterr().err
     assert run(["verify", "kept"]) == 0
-    capsys.readouterr()
+    assert run(["ls", "kept"]) == 0
+    assert "latents resid_pre.1 of sae" in capsys.readouterr().out
     probe = ["train-probe", "kept", "--probe", "k-sparse", "--C", "1", "--quick", "--json"]
     assert run([*probe, "--point", "latents"]) == 0
     folder = results_of(capsys)
     found = pk.ProbeResults.load(folder)
+    assert run(["causal", str(folder), "--answers", "is,are"]) == 2
+    assert "or edit along a latent" in capsys.readouterr().err
     words = words_of(json.loads((folder / "results.json").read_text())["meta"]["asked"], ["kept"], ["--json"])
     assert run(words[1:]) == 0
     assert results_of(capsys) == folder

@@ -42,6 +42,7 @@ class StoreInfo:
         labels: label sets of the complete store.
         verified: of an import, how many rows were compared with the model's own forward pass: "20 rows verified", "not
             verified"; empty of an extraction.
+        latents: what autoencoders read whose latents are kept, and their names: "resid_post.5 of my_sae".
         missing: of an unfinished store made in parts, those that lack shards or statistics: "part 2/4 (1 of 3 shards)".
     """
 
@@ -57,6 +58,7 @@ class StoreInfo:
     edits: str = ""
     labels: list[str] = field(default_factory=list)
     verified: str = ""
+    latents: list[str] = field(default_factory=list)
     missing: str = ""
 
     @property
@@ -83,7 +85,8 @@ class StoreInfo:
         labels = f"; labels {listed([printable(one) for one in self.labels])}" if self.labels else "; no labels"
         labels = labels if self.is_complete else f"; missing in {self.missing}" if self.missing else ""
         verified = f"; {self.verified}" if self.verified else ""
-        return f"{state}: {self.model} on {self.task}, {self.places}, {size}{edits}{labels}{verified}"
+        latents = f"; latents {listed(self.latents, most=3)}" if self.latents else ""
+        return f"{state}: {self.model} on {self.task}, {self.places}, {size}{edits}{labels}{verified}{latents}"
 
 
 def list_stores(root: str | AnyPath = "runs") -> list[StoreInfo]:
@@ -149,6 +152,7 @@ def _info(path: AnyPath) -> StoreInfo:
         if has_manifest(path):
             store = Store(path)
             known["labels"] = [*store.labels, *store.task.token_labels]
+            known["latents"] = [f"{one.reads} of {printable(Path(one.name).name)}" for one in store.kept_latents()]
             state, created = "complete", store.meta["created"]
             if store.meta.get("kind") == "import":
                 n = (store.meta.get("verified") or {}).get("rows", 0)

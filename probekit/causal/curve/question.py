@@ -26,7 +26,7 @@ from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.evaluation.rows import resampling_units
 from probekit.models.base import LanguageModel
 from probekit.options import CausalOptions, CurveOptions
-from probekit.points import PAIR_POINTS, places_of
+from probekit.points import LATENTS, PAIR_POINTS, base_name, places_of
 from probekit.selections import PER_EXAMPLE
 from probekit.tasks.base import Task
 from probekit.tasks.join_labels import FINGERPRINTS
@@ -196,6 +196,11 @@ def check_results(results: Any) -> None:
         raise UsageError(f"expected results of train_probes, got {kind}; a curve of several (ProbeCurves) holds them")
     check_curve(results.meta)
     meta = results.meta
+    if base_name(meta["point"]) == LATENTS:
+        raise UsageError(
+            "the probes read latents, and causal edits activations: train probes at the point that the autoencoder "
+            "reads, or edit along a latent (steering_vectors(acts.encode(sae), method='latent'), model.edited)"
+        )
     if meta["point"] in PAIR_POINTS or any(layer.layer is None for layer in results.layers):
         raise UsageError(f"causal edits points of a layer, got {meta['point']}; take resid_pre, attn_out or mlp_out")
     for layer in results.layers:
