@@ -165,6 +165,20 @@ def test_a_file_gives_scores_and_their_cost(acts: Any, tmp_path: Path, ending: s
     assert f"over {path.name}" in results.summary()
 
 
+def test_a_negative_cost_is_refused_and_the_report_says_how_scores_were_made(acts: Any, tmp_path: Path) -> None:
+    path = tmp_path / "judge.csv"
+    box = judged(acts)
+    rows = [f"{one},{value},{3}" for one, value in zip(box.ids, box.values, strict=True)]
+    path.write_text("\n".join(["id,score,tokens", *rows]))
+    results = train(acts, path)
+    page = pk.write_report(results.save(tmp_path / "r"), tmp_path / "page.html").read_text()
+    assert f"Black box {path.name}" in page
+    assert results.meta["black_boxes"][path.name]["record"]["sha256"] in page
+    path.write_text("\n".join(["id,score,tokens", *rows[:-1], f"{box.ids[-1]},1,-5"]))
+    with pytest.raises(DataError, match="expected tokens of 0 or more, got -5"):
+        pk.load_scores(path)
+
+
 def test_saved_results_keep_the_scores_and_the_record(acts: Any, tmp_path: Path) -> None:
     results = train(acts, [judged(acts), judged(acts, name="second <b>", seed=1)])
     loaded = pk.ProbeResults.load(results.save(tmp_path / "r"))

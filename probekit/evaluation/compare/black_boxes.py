@@ -159,13 +159,16 @@ def load_scores(path: str | Path) -> BlackBoxScores:
             raise DataError(
                 f"{table.where(row)}: the id {quote(one)} is that of {table.where(first[one])} too; keep one"
             )
+    costs = None if tokens is None else np.round(_numbers(table, tokens)).astype(np.int64)
+    if costs is not None and len(below := np.flatnonzero(costs < 0)):
+        raise DataError(f"{table.where(int(below[0]))}: expected tokens of 0 or more, got {int(costs[below[0]])}")
     values = [_numbers(table, name) for name in scores.values()]
     return BlackBoxScores(
         name=utf8_text(file.name),
         ids=ids,
         values=values[0] if SCORE in columns else np.stack(values, axis=1),
         classes=() if SCORE in columns else tuple(scores),
-        tokens=None if tokens is None else np.round(_numbers(table, tokens)).astype(np.int64),
+        tokens=costs,
         record={"file": utf8_text(file.name), "sha256": table.sha256},
     )
 

@@ -85,6 +85,13 @@ def _facts(run: ReportRun, meta: Mapping[str, Any]) -> list[tuple[str, str]]:
     for place, one in latents_read(meta).items():
         said = (f"{one['sae']}, which reads {one['of']}", reconstruction_text(one), f"fingerprint {one['fingerprint']}")
         pairs.append((f"Autoencoder of {place}", "; ".join(filter(None, said))))
+    for name, box in (meta.get("black_boxes") or {}).items():
+        made = {
+            key: box["record"].get(key)
+            for key in ("model", "answers", "shots", "bos", "first_prompt", "file", "sha256")
+        }
+        said = [f"{key.replace('_', ' ')} {value}" for key, value in made.items() if value not in (None, [], "")]
+        pairs.append((f"Black box {name}", "; ".join(said)))
     if run.store is not None and run.store.meta.get("created"):
         pairs.append(("Store made", str(run.store.meta["created"])))
     if meta.get("C"):
