@@ -82,12 +82,12 @@ def test_each_of_the_best_latents_is_scored_alone(curves: ProbeCurves) -> None:
 
 
 def test_results_of_latents_are_the_same_after_loading(curves: ProbeCurves, tmp_path: Path) -> None:
-    curves.save(tmp_path)
-    loaded = ProbeCurves.load(tmp_path)
+    curves.save(tmp_path / "curves")
+    loaded = ProbeCurves.load(tmp_path / "curves")
     assert loaded.summary() == curves.summary()
     first = loaded["label", "latents", "k-sparse-4"]
     assert first.meta["best_latents"] == curves["label", "latents", "k-sparse-4"].meta["best_latents"]
-    page = pk.write_report(tmp_path, tmp_path / "page.html").read_text()
+    page = pk.write_report(tmp_path / "curves", tmp_path / "page.html").read_text()
     assert "k: features that the probe reads" in page
     assert "Best latents" in page
 

@@ -363,7 +363,7 @@ def _black_box_note(data: ProbeData) -> str:
 
 def _reversed_boxes(data: ProbeData) -> list[str]:
     """Of each black box that ranks the rows that calibrate it in reverse, that it counts for nothing."""
-    second = "".join(map(printable, data.meta["classes"][1:2]))
+    second = "".join(map(printable, (data.meta.get("classes") or [])[1:2]))
     return [
         f"{name} ranks the rows that calibrate it in reverse (AUROC {each['reversed']:.3f}), and its slope is 0; if "
         f"low scores mean {second}, give its negative"
