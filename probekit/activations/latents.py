@@ -17,7 +17,6 @@ from probekit.activations.activations import Activations, RowsOf, _At, _EachToke
 from probekit.activations.store.kept_latents import StoredLatents
 from probekit.errors import UsageError
 from probekit.latents.config import plain_name
-from probekit.latents.reconstruction import explained_variance
 from probekit.latents.sae import Sae
 from probekit.latents.sparse import (
     COPIES_OF_SPARSE,
@@ -67,7 +66,7 @@ def encoded_rows(acts: Activations, sae: Sae, reads: Place, examples: np.ndarray
 
 @dataclass(frozen=True, eq=False)
 class _OneEncoder:
-    """What the latents of one place come from: an autoencoder, what was kept of it, or both."""
+    """Where the latents of one place come from: an autoencoder, its stored latents, or both."""
 
     reads: Place
     width: int
@@ -357,6 +356,18 @@ def _measured(source: Activations, sae: Sae, reads: Place) -> dict[str, Any]:
     about = {"rows": len(rows), "active": encoded_sparse(sae, x).nnz / len(rows), **other}
     explained = float("nan") if sae.cfg.is_transcoder else explained_variance(sae, x)
     return about | ({"explained": explained} if np.isfinite(explained) else {})
+
+
+@torch.no_grad()
+def explained_variance(sae: Sae, x: Tensor) -> float:
+    """The share of the variance of rows [N, D] that the reconstruction keeps; nan where they do not vary.
+
+    1 - sum |x - sae(x)|^2 / sum |x - mean|^2: 1 for a perfect reconstruction, 0 for the mean of the rows.
+    """
+    blocks = x.split(at_once(sae.cfg.d_latents))
+    left = sum(float((rows - sae(rows).to(rows)).double().square().sum()) for rows in blocks)
+    spread = float((x.double() - x.double().mean(0)).square().sum())
+    return 1 - left / spread if spread else float("nan")
 
 
 def check_alive(latents: Latents, place: Place) -> None:

@@ -81,7 +81,7 @@ def extract(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: Ex
     model, options = _spread(model, options)
     revisions = revisions_of(model)
     if options.sae:
-        options = _with_saes(options, sums)
+        options = _with_saes(options)
     if job.dry_run:
         _dry_run(job, replace(model, revision=revisions[0]) if revisions else model, task, options, sums)
         if revisions and not (job.json or job.quiet):
@@ -95,10 +95,8 @@ def extract(job: ExtractJob, model: ModelOptions, task: TaskOptions, options: Ex
     console.answer(job, lambda: {"store": str(path), **about}, path)
 
 
-def _with_saes(options: ExtractArguments, sums: Sums) -> ExtractArguments:
+def _with_saes(options: ExtractArguments) -> ExtractArguments:
     """The options with the autoencoders loaded, and with the points that they read, unless others were named."""
-    if sums == "only":
-        raise UsageError("--sae keeps latents of activations, and --stats-only keeps none; leave one of them out")
     from probekit.verbs.latents import saes_asked, with_places_read
 
     saes = saes_asked(options, stored=True)

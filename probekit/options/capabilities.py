@@ -62,6 +62,7 @@ CAPABILITIES: tuple[OneOf | Excludes | Needs, ...] = (
     Excludes(
         ("quantize",), ("random_init", "devices"), "weights are quantized as they are read, on the device that they fit"
     ),
+    Excludes(("sae",), ("part", "stats_only"), "latents are kept along with all activations of a complete store"),
     Needs(("force",), ("sae",), "it is for an autoencoder that names another model"),
     Needs(("weights_seed",), ("random_init",), "no weights are drawn"),
     Needs(("revision", "via", "device_map", "quantize"), ("model",), "nothing is loaded without a model"),

@@ -7,7 +7,7 @@ from typing import Any
 from probekit.activations.latents import Latents, check_alive, check_reads, latents_of, one_layer
 from probekit.activations.plan.plan import ExtractionPlan
 from probekit.activations.store.reader import Store
-from probekit.causal.behaviour.reconstruction import reconstruction_loss
+from probekit.causal.behaviour.measure import reconstruction_loss
 from probekit.errors import UsageError
 from probekit.evaluation.results.wording import reconstruction_text
 from probekit.latents import Sae, load_sae
@@ -20,7 +20,7 @@ def saes_asked(options: ExtractArguments, stored: bool = False) -> list[Sae]:
     """The autoencoders that the options name, loaded; `stored` says that a store is made even if none is named.
 
     Raises:
-        UsageError: something else; options that make no complete store.
+        UsageError: something else; activations in memory.
         DataError: as `load_sae`.
     """
     if options.sae is None:
@@ -29,11 +29,6 @@ def saes_asked(options: ExtractArguments, stored: bool = False) -> list[Sae]:
         raise UsageError(
             "sae keeps latents in a store, and none is named; give out=PATH, or encode what extract returns: "
             "acts.encode(load_sae(PATH))"
-        )
-    if options.part is not None:
-        raise UsageError(
-            "latents are kept in a complete store, and this is a part of one; give sae to an extract without part, "
-            "once all parts are there"
         )
     given = [options.sae] if isinstance(options.sae, Sae | str) or not hasattr(options.sae, "__iter__") else options.sae
     return [one if isinstance(one, Sae) else load_sae(one) for one in given]

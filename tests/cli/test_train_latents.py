@@ -164,8 +164,8 @@ def test_an_autoencoder_that_is_dead_here_is_refused_before_its_latents_are_kept
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["--stats-only"], 2, "--sae keeps latents of activations, and --stats-only keeps none"),
-        (["--part", "1/2", "--out", "p"], 2, "latents are kept in a complete store, and this is a part of one"),
+        (["--stats-only"], 2, "latents are kept along with all activations of a complete store"),
+        (["--part", "1/2", "--out", "p"], 2, "latents are kept along with all activations of a complete store"),
         (["--points", "mlp_out"], 2, "no activations of resid_pre.1 here; there are mlp_out 0-"),
     ],
 )

@@ -14,7 +14,7 @@ import probekit as pk
 from probekit.activations import Store
 from probekit.activations.activations import RowsOf
 from probekit.activations.latents import Latents
-from probekit.causal.behaviour.reconstruction import reconstruction_loss
+from probekit.causal.behaviour.measure import reconstruction_loss
 from probekit.errors import DataError, StorageError, UsageError
 from probekit.evaluation.fits.stream import features_to_fit, stream_of
 from probekit.interventions import project_out, through

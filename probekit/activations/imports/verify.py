@@ -94,9 +94,11 @@ def verify_rows(plan: ImportPlan, progress: bool | None = None) -> dict[str, Any
         del model  # before the larger one is loaded
         model = load_model(check.model, dtype="float32", progress=progress)
         found = _Errors(plan)
-        beside = [other for place in plan.places for other in _neighbours(place, model.n_layers) if _has(model, other)]
+        neighbours = [
+            other for place in plan.places for other in _neighbours(place, model.n_layers) if _has(model, other)
+        ]
         for row, rounded in zip(check.rows.tolist(), low, strict=True):
-            own = _own(model, plan, row, [*plan.places, *beside])
+            own = _own(model, plan, row, [*plan.places, *neighbours])
             found.add(row, _given(plan, row), own, rounded)
             bar.advance(1)
     if wrong := found.farthest():

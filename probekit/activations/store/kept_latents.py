@@ -36,7 +36,7 @@ _TENSORS = ("counts", "numbers", "values")
 
 
 class _Plan(TypedDict):
-    """The JSON of what is kept."""
+    """The JSON of plan.json."""
 
     format: int
     store: str
@@ -59,7 +59,7 @@ class StoredLatents:
         store: that keeps them.
         folder: in the store.
         run: the records.
-        plan: what is kept.
+        plan: which autoencoder they are of, and how many shards there are.
         about: what was measured of the autoencoder, such as the variance it explains; JSON-able.
         check: how bytes are compared with their checksums, as for `Store`.
     """

@@ -9,6 +9,7 @@ Axes: N texts, V runs (edited or not) of some of them, D d_model, K answers.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,12 +21,15 @@ from probekit.causal.behaviour.answers import mask_token
 from probekit.causal.behaviour.pairs import MinimalPairs
 from probekit.causal.behaviour.unembedding import check_head, chosen_logits, logits_of, rows_at_once
 from probekit.errors import DataError, UsageError
-from probekit.interventions import Edits, editing
+from probekit.interventions import Edits, editing, through
+from probekit.latents import Sae
 from probekit.machine.devices import where_float64
 from probekit.models.base import LanguageModel
+from probekit.points import Place
 
 TOKENS = 4096  # of a batch, padding included
 MASKED = 7  # every 7th token is masked in turn: 14%, near the 15% of BERT's training
+MEASURED_TOKENS = 10_000  # of texts on which a reconstruction's loss is measured
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,6 +205,38 @@ def loss_per_token(model: LanguageModel, texts: Sequence[Sequence[int]], edits: 
     if not sum(map(len, losses)):
         raise DataError("no text has a token to predict; give texts of two tokens or more")
     return float(torch.cat(losses).mean())
+
+
+def reconstruction_loss(
+    model: LanguageModel, sae: Sae, reads: Place, texts: Sequence[Sequence[int]], n_context: int = 0
+) -> dict[str, Any]:
+    """The loss on texts, and what is added to it where the reconstruction is spliced in; nothing without a token.
+
+    Each token is predicted from those before it. Context tokens keep their activations: autoencoders are rarely trained
+    on a BOS, whose activations are far from all others.
+
+    Args:
+        model: with a head, not an encoder-decoder.
+        sae: the autoencoder.
+        reads: the place that it reads.
+        texts: token ids, context tokens included; the first `MEASURED_TOKENS` tokens are run.
+        n_context: context tokens before each text.
+
+    Returns:
+        `loss` and `loss_added`, nats a token, and `tokens`, how many were predicted.
+    """
+    some, n = list[Sequence[int]](), 0
+    for text in texts:
+        if n >= MEASURED_TOKENS:
+            break
+        some.append(text[:MEASURED_TOKENS])
+        n += len(some[-1])
+    edited = [range(n_context, len(text)) for text in some]
+    plain = torch.cat([torch.empty(0), *token_losses(model, some)])
+    spliced = torch.cat([torch.empty(0), *token_losses(model, some, {reads: through(sae)}, edited)])
+    if not len(plain):
+        return {}
+    return {"loss": float(plain.mean()), "loss_added": float((spliced - plain).mean()), "tokens": len(plain)}
 
 
 @torch.no_grad()

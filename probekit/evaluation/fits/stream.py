@@ -15,7 +15,6 @@ from torch import Tensor
 
 from probekit.activations.activations import Activations, ActivationSet, RowsOf, _At, _EachToken
 from probekit.activations.latents import Latents, Unencoded, before_encoding, has_means, latents_under
-from probekit.activations.layout import ROWS
 from probekit.activations.select_rows import SelectedRows, selected_values
 from probekit.activations.store.reader import Store
 from probekit.errors import DataError
@@ -160,15 +159,14 @@ def stream_of(acts: Activations, key: PointSpec, room: int | None = None, sparse
 def _sparse_rows(acts: Activations, place: Place, room: int | None) -> SparseRows | None:
     """Rows of latents, encoded once, where few enough are not 0; None elsewhere, and for means of latents.
 
-    Of latents that are kept all are read; of others only the rows that were selected are encoded.
+    Only the rows that were selected are encoded. Rows of latents that are kept are selected from all, as of any stream.
     """
     under = latents_under(acts)
-    if under is None:
+    if under is None or under.is_kept(place):
         return None
-    if isinstance(acts, Latents) or under.is_kept(place):
+    if isinstance(acts, Latents):
         matrix = under.sparse(place, room)
-        whole = None if matrix is None else SparseRows.of(matrix, room)
-        return _selected(acts, whole) if whole is not None else None
+        return None if matrix is None else SparseRows.of(matrix, room)
     source, sae = before_encoding(acts), under.sae(place)
     if source is None or has_means(acts):
         return None
@@ -193,21 +191,6 @@ def _sparse_rows(acts: Activations, place: Place, room: int | None) -> SparseRow
 
 def _id_at(acts: Activations, ends: np.ndarray, row: int) -> str:
     return acts.ids[int(np.searchsorted(ends, row, side="right"))]
-
-
-def _selected(acts: Activations, whole: SparseRows) -> SparseRows:
-    """The rows of a view, from all rows of the latents under it."""
-    if isinstance(acts, Latents):
-        return whole
-    if isinstance(acts, _EachToken):
-        return _selected(acts._source, whole)
-    if isinstance(acts, RowsOf):
-        rows = acts.source.layout.index(ROWS, acts._index)
-        return SparseRows.of(_selected(acts.source, whole).matrix[rows], whole.room)
-    assert isinstance(acts, _At)
-    inner, chosen = _selected(acts._source, whole), acts._chosen
-    some = SparseRows.of(inner.matrix[chosen.index], whole.room)
-    return _sparse_means(some, chosen) if chosen.is_mean else some
 
 
 def _sparse_means(X: SparseRows, chosen: SelectedRows) -> SparseRows:

@@ -32,7 +32,7 @@ def k_of(curve: ProbeData) -> int | None:
 
 
 def chosen_k(by_k: dict[int, ProbeData]) -> int | None:
-    """The k whose selected place scores highest on validation, the smallest of equals; None without validation rows."""
+    """The k that scores highest on validation, the smallest where tied; None without validation rows."""
     scores: dict[int, float] = {}
     for k, curve in by_k.items():
         layer = None if curve.procedure is not None or curve.quoted is None else curve.quoted.layer
