@@ -398,11 +398,10 @@ def _written(model: LanguageModel, ids: list[int], at: int) -> tuple[dict[str, T
     """What each component writes to the stream at one token, float64, by short name; and the model's output there."""
     places = [Place(short, None) for short in ("embed", "pos_embed") if POINTS[short] in model.points]
     last = model.n_layers - 1
-    places += [Place("mlp_out", layer) for layer in range(last + 1)]
-    places += [Place("result", layer) for layer in model.layers_of("result")]
-    places += [Place(short, layer) for short in ("mixer_out", "per_layer_out") for layer in model.layers_of(short)]
+    added = ("mlp_out", "result", "mixer_out", "per_layer_out")
+    places += [Place(short, layer) for short in added for layer in model.layers_of(short)]
     places.append(Place("resid_post", last))
-    tokens = torch.tensor([ids[: at + 1]], device=model.device)
+    tokens = torch.tensor([ids[: at + 1] if model.causal else ids], device=model.device)
     with torch.no_grad():
         output_BLD, cache = model.run_with_cache(tokens, points=places, positions=at, return_logits=False)
     return {str(place): cache[place][0].double() for place in places}, output_BLD[0, at]
@@ -439,9 +438,9 @@ def _held(norm: nn.Module, x_D: Tensor, slope_D: Tensor) -> tuple[Tensor, float]
 
 def _of_block(block: Any, layer: int, written: dict[str, Tensor], slope_D: Tensor) -> list[_Share]:
     """The shares of a block's heads and its attention's bias, or of what it has in place of them; and of its MLP."""
-    mlp_out_D = written[f"mlp_out.{layer}"]
-    slope_D = slope_D.to(mlp_out_D.device)
-    rest: list[_Share] = [(f"mlp.{layer}", layer, None, float(mlp_out_D @ slope_D))]
+    rest: list[_Share] = []
+    if (mlp_D := written.get(f"mlp_out.{layer}")) is not None:
+        rest.append((f"mlp.{layer}", layer, None, float(mlp_D @ slope_D.to(mlp_D.device))))
     if (own_D := written.get(f"per_layer_out.{layer}")) is not None:
         rest.append((f"per_layer.{layer}", layer, None, float(own_D @ slope_D)))
     result_HD = written.get(f"result.{layer}")

@@ -39,12 +39,13 @@ A block with gated DeltaNet has no attention. With J key heads of width K and N 
 
 Its cache holds N K V values and the last inputs of its convolution, however long the text.
 
-Norms are counted per element: LayerNorm 7 (mean, centre, square, sum, divide, gain, shift), without a shift 6, RMSNorm
-4 (square, sum, divide, gain). Norms of queries and keys see (H + G) K elements a token, and have 2 K gains if each head
-is normalised alone, (H + G) K if all heads together. Embeddings are counted per added vector (position, segment); a
-look-up costs nothing. Biases, activation functions, rotations, softmax, the choice of experts, caps of scores, the
-convolution, decays and norms inside DeltaNet, and the sums of the residual stream are left out: they are O(LD), O(LF),
-O(LE), O(LCN) and O(L^2 H). A sliding window saves nothing here: its mask hides scores that are computed.
+Norms are counted per element: LayerNorm 7 (mean, centre, square, sum, divide, gain, shift), without a shift 6, without
+a gain 5, RMSNorm 4 (square, sum, divide, gain). Norms of queries and keys see (H + G) K elements a token, and have 2 K
+gains if each head is normalised alone, (H + G) K if all heads together. Embeddings are counted per added vector
+(position, segment); a look-up costs nothing. Biases, activation functions, rotations, softmax, the choice of experts,
+caps of scores, the convolution, decays and norms inside DeltaNet, and the sums of the residual stream are left out:
+they are O(LD), O(LF), O(LE), O(LCN) and O(L^2 H). A sliding window saves nothing here: its mask hides scores that are
+computed.
 
 Axes: B batch, L query position, M key position, D d_model, H heads, G kv heads, K d_head, W that of values if it is
 another, F d_mlp, E experts, V vocab.
@@ -113,10 +114,11 @@ def block_parameters(stack: StackShape) -> dict[str, int]:
         parts |= {"dense MLP": 3 * D * stack.d_dense_beside}
     if stack.gated:
         parts |= {"MLP gate": up}
-    parts |= {"MLP up": up, "MLP down": n_mlps * (F + stack.mlp_bias) * D}
+    if F:
+        parts |= {"MLP up": up, "MLP down": n_mlps * (F + stack.mlp_bias) * D}
     if stack.d_per_layer:
         parts |= {"own embeddings": 3 * D * stack.d_per_layer}
-    return parts | {"norms": gains * (1 + stack.norm_shift) + stack.n_scales}
+    return parts | {"norms": gains * (stack.norm_gain + stack.norm_shift) + stack.n_scales}
 
 
 class Product(NamedTuple):
@@ -216,8 +218,8 @@ def token_flops(stack: StackShape) -> dict[str, int]:
 
 
 def norm_flops(stack: StackShape) -> int:
-    """FLOPs of a norm per element: LayerNorm 7, without a shift 6, RMSNorm 4."""
-    return 7 if stack.norm_shift else 6 if stack.norm_centred else 4
+    """FLOPs of a norm per element: LayerNorm 7, without a shift 6, without a gain 5, RMSNorm 4."""
+    return (5 if stack.norm_shift or stack.norm_centred else 3) + stack.norm_gain + stack.norm_shift
 
 
 def block_flops(stack: StackShape, context: int) -> dict[str, int]:
@@ -512,19 +514,20 @@ def _block_points(stack: StackShape) -> dict[str, str]:
             points = {name: x for name, x in points.items() if "G" not in x.split()}
         points |= {"attn_gate": "B L H K"} if stack.output_gate else {}
     points |= {"mixer_out": "B L D"} if stack.hybrid else {}
-    points |= {} if stack.parallel else {"resid_mid": "B L D"}
+    points |= {} if stack.parallel or not stack.d_mlp else {"resid_mid": "B L D"}
     if stack.cross:
         points |= {f"cross_{name}": axes for name, axes in (attention | pairs).items()}
         points |= {"cross_attn_out": "B L D", "resid_mid_cross": "B L D"}
     if stack.n_experts:
         points |= {"router_logits": "B L E", "expert_weights": "B L E"}
-    if not stack.n_experts or stack.d_dense_beside:
+    if stack.d_dense_beside or (stack.d_mlp and not stack.n_experts):
         inside = ("mlp_pre", "mlp_pre_linear", "mlp_post") if stack.gated else ("mlp_pre", "mlp_post")
         points |= dict.fromkeys(inside, "B L F")
     for norm in stack.norms:
         points |= {f"{norm}_scale": "B L 1", f"{norm}_normalized": "B L D"}
     points |= {"per_layer_out": "B L D"} if stack.d_per_layer else {}
-    return points | {"mlp_out": "B L D", "resid_post": "B L D"}
+    points |= {"mlp_out": "B L D"} if stack.d_mlp else {}
+    return points | {"resid_post": "B L D"}
 
 
 def _qk_norm_points(stack: StackShape) -> dict[str, str]:
@@ -538,7 +541,8 @@ def _qk_norm_points(stack: StackShape) -> dict[str, str]:
 
 def _points_after(shape: ModelShape) -> dict[str, str]:
     """Points after the last block, with their axes."""
-    return {point: axes for norm in shape.last_norms for point, axes in ((f"{norm}_scale", "B L 1"), (norm, "B L D"))}
+    scales = {f"{norm}_scale": "B L 1" for norm in shape.last_norms if shape.outer_norms}
+    return scales | dict.fromkeys(shape.last_norms, "B L D")
 
 
 def compared(accounts: list[Account]) -> str:

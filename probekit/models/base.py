@@ -80,6 +80,11 @@ class LanguageModel(HookedModule):
     _texts: TextTokens | None = None
 
     @property
+    def fills_masks(self) -> bool:
+        """Whether it answers at the [MASK] of a text, as encoders do; others answer after a token."""
+        return not self.causal
+
+    @property
     def device(self) -> torch.device:
         """Where the weights are; of a model on several devices, where its inputs go."""
         return next(self.parameters()).device if self.placement is None else torch.device(self.placement.before)

@@ -99,9 +99,9 @@ def flag(default: bool, hf: HfName = None, later: bool = False) -> Any:
     return _made(default, lambda value, name, _: check_flag(value, name), hf, later=later)
 
 
-def one_of(default: str, choices: Collection[str], hf: HfName = None) -> Any:
-    """A field that is one of the choices."""
-    return _made(default, lambda value, name, _: check_choice(value, choices, name), hf)
+def one_of(default: str | None, choices: Collection[str], hf: HfName = None, optional: bool = False) -> Any:
+    """A field that is one of the choices; `optional` as in `size`."""
+    return _made(default, lambda value, name, _: check_choice(value, choices, name), hf, null=optional)
 
 
 def token_id(default: int | None, hf: HfName = None) -> Any:

@@ -27,12 +27,17 @@ class HfTensor(NamedTuple):
         rows: which rows, where a tensor holds several weights, one below the other or by turns (their fused
             projections); None for all rows. Rows are those of [out, in].
         entry: which entry along the first axis, where a tensor holds one weight of each expert; None for no such axis.
+        layout: einops' pattern from the file to our weight, where the heads have an axis of their own there, called h:
+            "h d k -> (h k) d"; "" for the same axes.
+        n_heads: the size of that axis; 0 without a layout.
     """
 
     name: str
     transposed: bool = False
     rows: slice | None = None
     entry: int | None = None
+    layout: str = ""
+    n_heads: int = 0
 
 
 class HfPoint(NamedTuple):
@@ -88,6 +93,7 @@ class Family:
         hf_prefix: prefix of the names in the file of a model with a head; the file of a bare model lacks it.
         transposed: our modules whose weights are stored as [in, out].
         by_turns: our modules whose rows alternate in one tensor, in place of lying one below the other.
+        layouts: our weights whose heads have an axis of their own in a file -> einops' pattern from there to ours.
         twin: (config, `hf_names`) -> the classes of transformers, and where they compute our points; None if it has
             none.
         copies: config -> names of copies that a file may hold, besides that of a tied head -> the name of the original;
@@ -108,6 +114,7 @@ class Family:
     hf_prefix: str
     transposed: Collection[str] = ()
     by_turns: Collection[str] = ()
+    layouts: Mapping[str, str] = field(default_factory=dict)
     fused: Mapping[str, str] = field(default_factory=dict)
     twin: Callable[[Any, Mapping[str, HfTensor]], HfModel | None] = lambda cfg, names: None
     copies: Callable[[Any], Mapping[str, str | None]] = lambda cfg: {}
@@ -138,6 +145,8 @@ class Family:
             entry = int(numbers[-1]) if len(numbers) > theirs.count("{}") else None
             transposed = part == "weight" and module in self.transposed
             names[ours] = HfTensor(theirs.format(*numbers), transposed, entry=entry)
+            if pattern in self.layouts:
+                names[ours] = names[ours]._replace(layout=self.layouts[pattern], n_heads=cfg.n_heads)
             sharing.setdefault((names[ours].name, entry), []).append(ours)
             if module in self.by_turns:
                 alternating.add(ours)

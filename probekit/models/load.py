@@ -164,7 +164,7 @@ def _for_tokenizer(hf: Mapping[str, Any]) -> tuple[int | None, int | None, bool]
     try:
         hf = text_fields(hf, _default_fields) if is_packaged(hf) else hf
         family, cfg, _ = _implemented(hf)
-        return hf.get("bos_token_id"), cfg.d_vocab, family.model.causal
+        return hf.get("bos_token_id"), cfg.d_vocab, getattr(cfg, "causal", family.model.causal)
     except ProbekitError:  # no model of this project
         numbers = (hf.get("bos_token_id"), hf.get("vocab_size"))
         bos, d_vocab = (number if type(number) is int and number >= 0 else None for number in numbers)

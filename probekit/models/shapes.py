@@ -47,7 +47,7 @@ class StackShape:
         n_heads: H.
         n_kv_heads: G; fewer than H in grouped-query attention.
         d_head: K.
-        d_mlp: F.
+        d_mlp: F; 0 for blocks that are attention alone, and have no `resid_mid`.
         name: "" if there is one stack; else "encoder" or "decoder".
         gated: whether the MLP has a third product, a gate (SwiGLU).
         d_value: width of each value; 0 for that of queries and keys.
@@ -58,6 +58,7 @@ class StackShape:
         qkv_bias: whether queries, keys and values have biases.
         out_bias: whether the attention's output projection has a bias.
         mlp_bias: whether the MLP's products have biases.
+        norm_gain: whether norms have a gain.
         norm_shift: whether norms have a shift as well as a gain (LayerNorm; RMSNorm has none).
         norm_centred: whether norms without a shift subtract the mean all the same (LayerNorm without bias).
         cross: whether there is cross-attention to the encoder's output.
@@ -102,6 +103,7 @@ class StackShape:
     qkv_bias: bool = True
     out_bias: bool = True
     mlp_bias: bool = True
+    norm_gain: bool = True
     norm_shift: bool = True
     norm_centred: bool = False
     cross: bool = False
@@ -142,7 +144,7 @@ class ModelShape:
         outer_norms: norms outside the blocks that a forward computes for each token.
         head_products: weights that each (target) token's output is multiplied with to give logits.
         logits: values stored per token for the logits: V, or 2 V where adding a bias makes a copy; 0 without a head.
-        last_norms: names of the points of the norms after the last block.
+        last_norms: names of the points of the norms after the last block; without a scale if there are no outer norms.
         cached: whether generation keeps keys and values of earlier tokens.
     """
 
@@ -211,7 +213,7 @@ def decoder_shape(
     outside = {
         "token embedding": table,
         "position embedding": n_ctx * stack.d_model,
-        "final norm": (2 if stack.norm_shift else 1) * stack.d_model,
+        "final norm": (stack.norm_gain + stack.norm_shift) * stack.d_model,
         "head": (0 if tied else table) + (d_vocab if head_bias else 0),
     }
     if stack.rotary:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from einops import rearrange
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
@@ -268,12 +269,14 @@ def unfitting(folder: Path, model: str, found: Mapping[str, list[str]]) -> DataE
 
 
 def our_part(tensor: Tensor, where: HfTensor) -> Tensor:
-    """Our weight in the tensor of a file, as a view."""
+    """Our weight in the tensor of a file, as a view unless it has another layout."""
     return _own_rows(tensor if where.entry is None else tensor[where.entry], where)
 
 
 def _own_rows(tensor: Tensor, where: HfTensor) -> Tensor:
-    """Our weight in a tensor of a file, or in its entry `where.entry`, as a view."""
+    """Our weight in a tensor of a file, or in its entry `where.entry`, as a view unless it has another layout."""
+    if where.layout:
+        return rearrange(tensor, where.layout)
     whole = tensor.T if where.transposed else tensor
     return whole if where.rows is None else whole[where.rows]
 
@@ -300,6 +303,9 @@ def _joined(parts: list[tuple[Tensor, HfTensor]]) -> Tensor:
         whole = whole.new_empty(sum(len(weight) for weight, _ in parts), *whole.shape[1:])
         for weight, where in parts:
             whole[where.rows] = weight
+    if first.layout:
+        ours, theirs = reversed(first.layout.split(" -> "))
+        return rearrange(whole, f"{ours} -> {theirs}", h=first.n_heads)
     return whole.T if first.transposed else whole
 
 

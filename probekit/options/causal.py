@@ -119,7 +119,7 @@ class CausalOptions(Options, heading=READ):
     answer_at: "str | int | np.ndarray | Sequence[int] | None" = option(
         None,
         "The token after which the model answers: 3, -2, last@user, before:TEXT, ... (see: which-token).  [default: "
-        "last; of a masked language model its MASK]",
+        "last; of a masked language model its MASK; of another bidirectional model the token that the probes read]",
         notes="In Python also the index of one token of each example, an int array [N]. With it, --answers are words "
         "by themselves, tried after a blank first.",
         kind=Kind(_answer_at, Selection.parse, "TOKEN"),

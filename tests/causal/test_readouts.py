@@ -15,7 +15,7 @@ from probekit.errors import UsageError
 from probekit.models.adapter.load import made_again
 
 IDS = torch.randint(5, 50, (9,), generator=torch.Generator().manual_seed(0)).tolist()
-DECODERS = [name for name in tiny_configs() if tiny_model(name).causal]
+DECODERS = [name for name in tiny_configs() if not tiny_model(name).fills_masks]
 WITH_HEAD = [name for name in tiny_configs() if tiny_model(name).has_logits]
 MARIAN = {"marian", "marian-untied"}
 

@@ -102,7 +102,7 @@ def test_norms_are_counted_by_element(cfg: Any) -> None:
         elements += out.numel()
 
     for module in model.modules():
-        if hasattr(module, "hook_normalized"):
+        if hasattr(module, "hook_scale"):
             module.register_forward_hook(count)
     logits_of(model, inputs(cfg, "cpu"))
     each = norm_flops(shape_of(cfg).stacks[0])

@@ -31,6 +31,7 @@ CONFIGS = tiny_configs()
 NEAR = 1e-5  # relative to the largest value
 B, L = 3, 12
 PAIRS = ("attn_scores", "attn_pattern")
+CENTRED = {"LayerNorm", "GainNorm", "LayerNormPre"}  # classes of norms
 UNSEEN = {"attn_scores", "result", "rot_q", "rot_k"}  # by transformers, and so are the scales of norms
 
 
@@ -109,11 +110,15 @@ def test_the_stream_is_the_sum_of_what_is_added_to_it(name: str) -> None:
     model, _, c = seen(name)
     for stack, shape in in_stacks(name):
         for i in range(shape.n_layers):
-            at = {point: c[f"{stack}{point}", i] for point in ("resid_pre", "mlp_out", "resid_post")}
+            at = {point: c[f"{stack}{point}", i] for point in ("resid_pre", "resid_post")}
             at["attn_out"] = c[f"{stack}{'mixer_out' if shape.hybrid else 'attn_out'}", i]
             output = c[model.output_of(f"{stack}resid_post"), i]
+            if shape.d_mlp:
+                at["mlp_out"] = c[f"{stack}mlp_out", i]
             if shape.parallel:
                 assert_near(at["resid_pre"] + at["attn_out"] + at["mlp_out"], at["resid_post"], i, 1e-6)
+            elif not shape.d_mlp:
+                assert torch.equal(at["resid_pre"] + at["attn_out"], at["resid_post"])
             else:
                 assert torch.equal(at["resid_pre"] + at["attn_out"], c[f"{stack}resid_mid", i])
                 between = "resid_mid" if model.output_point == "resid_post" else f"{shape.norms[-2]}_normalized"
@@ -181,7 +186,9 @@ def test_what_is_inside_a_block_follows_from_its_points(name: str) -> None:
             continue
         q, k = (c[f"rot_{x}" if "rot_q" in has else x, lender(model, i) if x == "k" else i] for x in "qk")
         scores = torch.einsum("blhk,bmhk->bhlm", q, k.repeat_interleave(q.shape[2] // k.shape[2], 2))
-        scores = scores * getattr(cfg, "query_pre_attn_scalar", q.shape[-1]) ** -0.5
+        scores = scores / (
+            getattr(cfg, "attn_scale", None) or getattr(cfg, "query_pre_attn_scalar", q.shape[-1]) ** 0.5
+        )
         if cap := getattr(cfg, "attn_scores_soft_cap", None):
             scores = cap * torch.tanh(scores / cap)
         allowed = c["attn_scores", i].isfinite()
@@ -210,9 +217,9 @@ def test_a_norm_is_divided_by_its_scale(name: str) -> None:
     assert inputs.keys() == norms.keys()
     for path, x in inputs.items():
         norm: Any = norms[path]
-        x = x - x.mean(-1, keepdim=True) if type(norm).__name__ in ("LayerNorm", "GainNorm") else x
+        x = x - x.mean(-1, keepdim=True) if type(norm).__name__ in CENTRED else x
         scale = (x.square().mean(-1, keepdim=True) + norm.eps).sqrt()
-        gain = 1 + norm.weight if type(norm).__name__ == "OnePlusRMSNorm" else norm.weight
+        gain = 1 + norm.weight if type(norm).__name__ == "OnePlusRMSNorm" else getattr(norm, "weight", 1)
         assert_near(c[f"{path}.hook_scale"], scale, path, 1e-6)
         assert_near(c[f"{path}.hook_normalized"], x / scale * gain + getattr(norm, "bias", 0), path)
 

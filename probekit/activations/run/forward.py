@@ -109,7 +109,7 @@ def batch_inputs(model: LanguageModel, batch: PackedBatch) -> tuple[Tensor, dict
         is_real = position_ids > 0
         is_real[:, 0] = True
         return tokens, {"attention_mask": is_real}
-    if isinstance(model, DecoderOnly) and _is_text_by_text(batch):
+    if model.causal and isinstance(model, DecoderOnly) and _is_text_by_text(batch):
         # without a mask the kernel skips the keys after a query: half the time of attention over 2,048 tokens
         return tokens, {"position_ids": position_ids}
     return tokens, {"position_ids": position_ids, "attention_mask": batch.mask(model.device)}

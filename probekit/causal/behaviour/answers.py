@@ -16,7 +16,7 @@ MOST_TEXTS = 2000  # how many texts answers are tried on
 
 
 def answer_tokens(model: LanguageModel, texts: Sequence[Sequence[int]], names: Sequence[str] | None = None) -> Tensor:
-    """The index of each text's answer token, int64 [N]: the last token, or the [MASK] of a masked language model.
+    """The index of each text's answer token, int64 [N]: the last token, or the [MASK] of a model that fills masks.
 
     Args:
         model: the model that reads the texts.
@@ -26,7 +26,7 @@ def answer_tokens(model: LanguageModel, texts: Sequence[Sequence[int]], names: S
     Raises:
         DataError: a text for a masked language model that does not have exactly one [MASK].
     """
-    if model.causal:
+    if not model.fills_masks:
         return torch.tensor([len(ids) - 1 for ids in texts])
     spelled, mask = mask_token(model)
     for row, ids in enumerate(texts):
@@ -96,7 +96,7 @@ def answer_id(model: LanguageModel, answer: str | int, texts: Sequence[str] | Se
     answer = str(answer)
     if len(texts) and isinstance(texts[0], str):
         tried = [str(texts[i]) for i in np.unique(np.linspace(0, len(texts) - 1, MOST_TEXTS).round().astype(int))]
-        return _next_token(model, answer, tried) if model.causal else _masked_token(model, answer, tried)
+        return _masked_token(model, answer, tried) if model.fills_masks else _next_token(model, answer, tried)
     return _alone(model, answer)
 
 

@@ -258,13 +258,17 @@ def token_losses(
         edited: indices of the tokens that are edited, of each text; None edits all.
 
     Raises:
-        UsageError: an encoder-decoder, a model without a head, or `edited` of other texts.
+        UsageError: an encoder-decoder, a model without a head or without a loss, or `edited` of other texts.
     """
     if hasattr(model, "decode"):
         raise UsageError(
             f"the loss on texts is for models that read one text; {model.name} reads a source and a target"
         )
     check_head(model)
+    if not (model.causal or model.fills_masks):
+        raise UsageError(
+            f"{model.name} predicts neither next tokens nor masked ones, so texts have no loss; take another"
+        )
     if edited is not None and len(edited) != len(texts):
         raise UsageError(f"edited gives the tokens of {len(edited)} texts, got {len(texts)} texts; give those of each")
     found = [torch.empty(0, dtype=torch.float64) for _ in texts]

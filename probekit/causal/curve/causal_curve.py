@@ -17,7 +17,7 @@ from probekit.causal.curve.grids import find_grids, patch_file
 from probekit.causal.curve.parts import begin_places, read_place
 from probekit.causal.curve.places import PlaceRecord, count_runs, measure_place
 from probekit.causal.curve.prepared import NEUTRAL, AnsweredRows, PreparedQuestion, answer_question, prepare_edits
-from probekit.causal.curve.question import CHOICES, CausalQuestion, causal_question
+from probekit.causal.curve.question import CHOICES, CausalQuestion, answers_where_read, causal_question
 from probekit.causal.curve.statistics import adjusted_p_values, cramers_v, p_value, ratio_interval
 from probekit.causal.data import CausalData, CausalLayer, Effect, Quadrant
 from probekit.causal.results.checklist import reviewer_checklist
@@ -347,7 +347,9 @@ def _answer_token(question: CausalQuestion) -> str:
     """The token after which the model answers, in words."""
     at = question.options.answer_at
     if at is None:
-        return "last token" if question.model.causal else "[MASK]"
+        if answers_where_read(question.model, question.options):
+            return "token that the probes read"
+        return "[MASK]" if question.model.fills_masks else "last token"
     return (PER_EXAMPLE if isinstance(at, tuple) else Selection.of(at)).in_words
 
 

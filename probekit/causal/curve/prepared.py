@@ -375,8 +375,9 @@ def read_before_edits(question: CausalQuestion) -> BeforeEdits:
         except DataError:  # too few rows of a class: the rest of the run needs no fresh probes
             reading = None
     neutral = _neutral(question, rng)
-    has_mask = question.model.causal or question.model.tokenizer is not None  # which the loss of an encoder needs
-    loss = loss_per_token(question.model, neutral) if has_mask and any(len(text) > 1 for text in neutral) else None
+    has_mask = question.model.fills_masks and question.model.tokenizer is not None  # which the loss of an encoder needs
+    predicts = question.model.causal or has_mask
+    loss = loss_per_token(question.model, neutral) if predicts and any(len(text) > 1 for text in neutral) else None
     return BeforeEdits(task, reading, neutral, loss)
 
 

@@ -138,7 +138,7 @@ def causal_question(
     _check_same(model, acts, results)
     layers = _layers(results, request, options)
     rows = _rows(model, request, decides, options)
-    inputs, behaviour = _inputs(request, rows, options), None
+    inputs, behaviour = _inputs(model, request, rows, options), None
     if numbers is None:
         answers = np.array(answer_ids(model, list(options.answers or ()), inputs), dtype=np.int64)
     else:
@@ -216,9 +216,14 @@ def _answers_label(request: Request, options: CausalOptions) -> str:
     return name
 
 
-def _inputs(request: Request, rows: CausalRows, options: CausalOptions) -> Any:
+def answers_where_read(model: LanguageModel, options: CausalOptions) -> bool:
+    """Whether answers are read at the token that the probes read: in models of both sides that fill no masks."""
+    return options.answer_at is None and not model.causal and not model.fills_masks
+
+
+def _inputs(model: LanguageModel, request: Request, rows: CausalRows, options: CausalOptions) -> Any:
     """The texts in use, or their ids where the task holds ids or texts go on after the answer."""
-    if options.answer_at is not None:
+    if options.answer_at is not None or answers_where_read(model, options):
         return rows.texts
     inputs = [request.acts.task.inputs[i] for i in rows.index]
     return inputs if isinstance(inputs[0], str) else rows.texts
@@ -307,6 +312,8 @@ def answers_at(question: "CausalQuestion", index: np.ndarray, texts: list[list[i
     """
     task, wanted = question.acts.task, question.options.answer_at
     names = [task.ids[i] for i in index]
+    if answers_where_read(question.model, question.options):
+        return torch.from_numpy(np.asarray(tokens_of(question.model, question.acts, index)[1], dtype=np.int64))
     if wanted is None:
         return answer_tokens(question.model, texts, names)
     if isinstance(wanted, tuple):

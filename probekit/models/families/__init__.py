@@ -15,6 +15,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "gpt2": ("gpt2",),
     "llama": ("llama", "mistral", "qwen2", "qwen3", "phi3"),
     "gptneox": ("gpt_neox",),
+    "hooked_transformer": ("hooked_transformer",),
     "gemma": ("gemma", "gemma2", "gemma3_text"),
     "gemma4": ("gemma4_text",),
     "olmo": ("olmo2", "olmo3"),

@@ -91,6 +91,7 @@ def test_a_trunk_is_the_run_of_each_text_alone(name: str, answers: bool) -> None
 def test_branches_are_full_forwards_with_the_edits(name: str) -> None:
     """Every kind of edit, at points before and after the sublayers, in every layer, a row for each branch."""
     model = tiny_model(name)
+    last = "mlp_out" if model.layers_of("mlp_out") else "resid_post"
     of_head: Any = model.points[POINTS["z"].format(layer=1)].axes.split()[2:]
     width = math.prod(model.size_of(axis, "z", 1) for axis in of_head)
     basis = torch.linalg.qr(random(D, 2)).Q
@@ -104,7 +105,7 @@ def test_branches_are_full_forwards_with_the_edits(name: str) -> None:
             True,
         ),
         (2, {("resid_pre", 2): Add(random(V, D), scale=random(V))}, True),
-        (2, {("mlp_out", 2): Replace(random(V, D))}, False),
+        (2, {(last, 2): Replace(random(V, D))}, False),
     ]:
         trunk, branches = trunk_of(name, answers), some_branches(layer, edits)
         wanted = alone(model, trunk, branches)

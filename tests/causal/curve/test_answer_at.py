@@ -96,6 +96,29 @@ def test_a_model_of_masks_needs_none_where_the_token_is_named():
         pk.causal_curve(model, acts, results, **{**HOW, "answers": [2, 3]})
 
 
+def test_a_bidirectional_model_without_a_mask_answers_where_the_probes_read():
+    """As if that token were named."""
+    from tiny_configs import tiny_model
+
+    model = tiny_model("hooked-attention-normless-bidirectional")
+    ids = torch.randint(5, 50, (60, 4), generator=torch.Generator().manual_seed(0))
+    labels = {"odd": (ids[:, 1] % 2).numpy()}
+    splits = np.repeat(["train", "validation", "test"], 20)
+    task = pk.Task("t", ids.tolist(), labels, {"odd": ["even", "odd"]}, splits=splits, target="odd")
+    acts = pk.extract(model, task, points=["resid_pre"], position=1)
+    results = pk.train_probes(acts, quick=True, C=1.0)
+    how = {**HOW, "answers": [2, 3]}
+    found = pk.causal_curve(model, acts, results, **how)
+    assert found.meta["answer_token"] == "token that the probes read"
+    named, last = (
+        [e.effect for e in pk.causal_curve(model, acts, results, **{**how, "answer_at": at}).effects]
+        for at in (1, "last")
+    )
+    assert [e.effect for e in found.effects] == pytest.approx(named, abs=1e-4, nan_ok=True)
+    assert named != pytest.approx(last, abs=1e-4, nan_ok=True)
+    assert np.isfinite(named).sum() > 50
+
+
 def test_positions_that_extract_was_given_are_those_that_are_edited_again():
     """Tokens of an array are read and edited there, and not at the task's own position."""
     before = np.arange(N) % 3

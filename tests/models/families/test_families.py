@@ -93,6 +93,7 @@ BAD: dict[Any, list[Any]] = {  # by the annotation of a field of a config
     float: [0, -1.0, float("nan"), "a", True, None, 1e30],
     bool: [1, "yes", None],
     str: ["gleu", ["gelu"], None],
+    str | None: ["gleu", ["gelu"], 3],
     int | None: [True, "x", 2.5, 10**12],
     float | None: [0, -1.0, float("nan"), "a", True],
     int | tuple[int, ...] | None: [True, "a", 2.5, (2, "a"), 10**12],
@@ -135,8 +136,8 @@ ONE_OF_EACH_TYPE = {cfg.to_hf()["model_type"]: cfg for cfg in tiny_configs().val
 
 @pytest.mark.parametrize(
     "model_type",
-    # marian has no default vocabulary, and transformers no class for Kimi K2
-    [model_type for model_type in ONE_OF_EACH_TYPE if model_type not in ("marian", "kimi_k2")],
+    # marian has no default vocabulary, and transformers no class for Kimi K2 and for TransformerLens's models
+    [each for each in ONE_OF_EACH_TYPE if each not in ("marian", "kimi_k2", "hooked_transformer")],
 )
 def test_a_field_that_a_file_leaves_out_means_what_transformers_takes_for_it(model_type):
     cfg = ONE_OF_EACH_TYPE[model_type]
@@ -167,7 +168,7 @@ def test_every_weight_has_its_place_in_a_file(name, cfg):
     n_rows: dict[tuple[str, int | None], int] = {}
     for ours, place in places.items():
         at = (place.name, place.entry)
-        n_rows[at] = stored[place.name][place.entry is not None :][-1 if place.transposed else 0]
+        n_rows[at] = stored[place.name][place.entry is not None :].numel() // max(1, weights[ours][0].numel())
         own = range(n_rows[at]) if place.rows is None else range(n_rows[at])[place.rows]
         assert len(own) == len(weights[ours])
         taken.setdefault(at, []).extend(own)
@@ -225,7 +226,15 @@ def test_head_dim_of_config_json_is_followed_or_refused(name, tmp_path):
     """Heads x head_dim other than d_model, against transformers where its class has such heads."""
     cfg = tiny_configs()[name]
     family, fields = family_of(cfg), cfg.to_hf() | {"head_dim": 12}
-    if fields["model_type"] in ("gpt_neox", "olmoe", "marian", "deepseek_v3", "deepseek_v2", "kimi_k2"):
+    if fields["model_type"] in (
+        "gpt_neox",
+        "olmoe",
+        "marian",
+        "deepseek_v3",
+        "deepseek_v2",
+        "kimi_k2",
+        "hooked_transformer",
+    ):
         with pytest.raises(DataError, match="head_dim = 12 is not implemented for model_type"):
             type(cfg).from_hf(fields)
         return
