@@ -27,6 +27,8 @@ NOTEBOOKS = [path for path in sorted((REPO / "experiments").glob("*.ipynb")) if 
 CHECKS = {  # page -> what holds after its last block
     "add-a-family.md": "import probekit as pk; assert pk.selftest(model).passed",
     "erase-a-concept.md": "assert eraser.rank == 1 and len(found.places) == 5",
+    "toy-models.md": "own = [e for e in edits.effects if (e.method, e.direction) == ('interchange', 'probe')]; "
+    "assert {e.point: round(e.effect) for e in own} == {'resid_pre': 0, 'resid_post': 1}",
     "steer.md": "assert found.recovery > found.control_recovery + 0.1",
 }
 # What can't run here: reason -> blocks. Their commands are parsed, and their Python has no undefined name.
@@ -34,7 +36,8 @@ NOT_RUN = {
     "makes the environment": 3,
     "needs GPUs, other machines and an account": 1,
     "needs Inspect": 4,
-    "needs TransformerLens": 2,
+    "needs Tracr": 1,
+    "needs TransformerLens": 3,
     "needs a GPU": 1,
     "needs a Ray cluster": 3,
     "needs a Slurm cluster": 4,

@@ -6,7 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_configs import tiny_configs
+import torch
+from safetensors.torch import load_file, save_file
+from tiny_configs import tiny_configs, tiny_model
+
+from probekit.models.weights import save_hf
 
 CONFIGS: dict[str, dict[str, Any]] = {}  # model_type -> the config.json of its first tiny model
 for _cfg in tiny_configs().values():
@@ -54,6 +58,10 @@ BY_FIELD = [
     ("olmoe", {"clip_qkv": -1.0}, "clip_qkv"),
     ("olmoe", {"num_experts_per_tok": 2.5}, "num_experts_per_tok"),
     ("marian", {"activation_function": "swish2"}, "activation"),
+    ("hooked_transformer", {"normalization_type": "RMS"}, "normalization_type 'RMS'"),
+    ("hooked_transformer", {"positional_embedding_type": "rotary"}, "positional_embedding_type = 'rotary'"),
+    ("hooked_transformer", {"d_vocab_out": 3}, "d_vocab_out = 3"),
+    ("hooked_transformer", {"act_fn": "solu_ln"}, "act_fn"),
 ]
 QUANTIZED = "quantization_config: weights quantized by 'newest' are not implemented here; leave out --via probekit"
 
@@ -77,6 +85,25 @@ def test_what_a_family_does_not_implement_is_refused_by_field(
     line = refused(3, "points", "--via", "probekit", "--model", folder({**CONFIGS[model_type], **fields}))
     assert "model/config.json': " in line
     assert named in line
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"unembed.b_U": None}, "missing: unembed.b_U [50]"),
+        ({"blocks.1.attn.W_Q": torch.ones(48, 32)}, "blocks.1.attn.W_Q (expected [4, 32, 12], found [48, 32])"),
+        ({"blocks.0.mlp.W_gate": torch.ones(32, 80)}, "unexpected: blocks.0.mlp.W_gate"),
+    ],
+)
+def test_weights_that_are_not_those_of_the_config(here: Path, refused: Refused, change: Any, says: str) -> None:
+    """Of heads with an axis of their own; without `--via`, whose model_type transformers does not know."""
+    save_hf(tiny_model("hooked"), here / "toy")
+    tensors = {name: x for name, x in (load_file(here / "toy/model.safetensors") | change).items() if x is not None}
+    save_file(tensors, here / "toy/model.safetensors")
+    assert says in refused(3, "points", "--model", here / "toy")
+    config = json.loads((here / "toy/config.json").read_text())
+    (here / "toy/config.json").write_text(json.dumps(config | {"positional_embedding_type": "rotary"}))
+    assert "positional_embedding_type = 'rotary' is not implemented" in refused(3, "points", "--model", here / "toy")
 
 
 @pytest.mark.parametrize("model_type", ["gpt2", "llama", "bert"])

@@ -1,12 +1,18 @@
-"""Toy models in TransformerLens's files, against the equations on the file's own tensors, in float64."""
+"""Toy models in TransformerLens's files, against the equations on the file's own tensors, in float64.
+
+So are the functions of the page that makes such files: of Tracr's parameters, and of a GPT-2 that hides its norms.
+"""
 
 import json
 import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pages
 import pytest
 import torch
+import transformers
 from safetensors.torch import save_file
 from tiny_configs import SIZES
 from torch import Tensor
@@ -49,6 +55,7 @@ IMPOSSIBLE = [
         ({"d_head": None}, "d_head must be a whole number"),
     ]
 ]
+TOKENS = torch.randint(61, (3, 11), generator=torch.Generator().manual_seed(1))
 KINDS: dict[str, dict[str, Any]] = {
     "LN": {},
     "LNPre, gelu": {"normalization_type": "LNPre", "act_fn": "gelu_new", "attn_scale": -1.0, "d_vocab_out": 61},
@@ -148,11 +155,10 @@ def test_every_point_follows_from_the_tensors_of_the_file(kind, tmp_path):
     hf = BASE | KINDS[kind]
     state = state_of(BASE | KINDS[kind] | {"d_mlp": 28})
     model = pk.load_model(written(tmp_path, hf, state), device="cpu")
-    tokens = torch.randint(61, (3, 11), generator=torch.Generator().manual_seed(1))
-    logits, points = by_the_equations(hf, state, tokens)
-    ours, cache = model.run_with_cache(tokens)
+    logits, points = by_the_equations(hf, state, TOKENS)
+    ours, cache = model.run_with_cache(TOKENS)
     assert error(ours, logits) <= 1e-5
-    assert error(model(tokens), logits) <= 1e-5
+    assert error(model(TOKENS), logits) <= 1e-5
     for name, wanted in points.items():
         assert error(cache[name], wanted) <= 1e-5, name
     names = {short for short in ("resid_mid", "mlp_out", "ln1_normalized", "ln2_scale") if (short, 0) in cache}
@@ -163,7 +169,7 @@ def test_every_point_follows_from_the_tensors_of_the_file(kind, tmp_path):
 @torch.no_grad()
 def test_the_direction_of_attention_decides_who_sees_whom(tmp_path):
     """In the model, its batches, and generation; a bidirectional model refuses to continue a text."""
-    tokens = torch.randint(61, (1, 9), generator=torch.Generator().manual_seed(1))
+    tokens = TOKENS[:1, :9]
     other = tokens.clone()
     other[:, 5] = (other[:, 5] + 1) % 61
     for direction in ("causal", "bidirectional"):
@@ -206,3 +212,104 @@ def test_weights_that_do_not_fit_are_named(change, match, tmp_path):
     state = {name: x for name, x in (state_of(BASE) | change).items() if x is not None}
     with pytest.raises(DataError, match=match):
         pk.load_model(written(tmp_path, BASE, state), device="cpu")
+
+
+@pytest.fixture(scope="module")
+def page() -> dict[str, Any]:
+    """The functions that docs/how-to/toy-models.md defines, by name."""
+    scope: dict[str, Any] = {"np": np}
+    for block in pages.blocks(pages.REPO / "docs/how-to/toy-models.md"):
+        if block.language == "python" and "\ndef " in block.code:
+            exec(block.code, scope)
+    return scope
+
+
+def test_a_config_of_transformerlens_is_written_with_its_words(page, tmp_path):
+    """Its `to_dict` has a dtype, a number of numpy and defaults spelled out; a BOS has its id in the config."""
+    of_theirs = {"dtype": torch.float32, "device": "cpu", "initializer_range": np.float64(0.1), "attn_types": None}
+    of_theirs |= {"attn_scale": np.sqrt(6), "d_vocab_out": 61, "n_params": 12, "use_hook_tokens": False, "seed": None}
+    spelled = ["BOS", *(f"w{i}" for i in range(60))]
+    page["save_toy"](tmp_path / "toy", BASE | of_theirs | {"bos_token_id": 0}, state_of(BASE), spelled)
+    model = pk.load_model(tmp_path / "toy", device="cpu")
+    assert model.cfg == HookedTransformerConfig.from_hf(BASE | {"bos_token_id": 0})
+    assert model.to_tokens("w3 w59", bos=True).tolist() == [[0, 4, 60]]
+    with pytest.raises(DataError, match="unseen"):
+        model.to_tokens("w3 unseen")
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"attn_only": True, "act_fn": None},
+        {"d_model": 6, "d_head": 16, "n_heads": 2, "act_fn": "gelu_new"},
+        {"d_model": 33, "d_head": 2, "n_heads": 5},
+    ],
+)
+def test_a_gpt2_hides_its_norms_from_a_model_without(change, page, tmp_path):
+    """In this package and in transformers; as near as var(x) / 2e8 and the rounding of float32 are."""
+    hf = BASE | {"normalization_type": None} | change
+    state = state_of(hf)
+    logits = by_the_equations(hf, state, TOKENS)[0]
+    config, tensors = page["as_gpt2"](hf, state)
+    (tmp_path / "gpt2").mkdir()
+    (tmp_path / "gpt2/config.json").write_text(json.dumps(config))
+    save_file(tensors, tmp_path / "gpt2/model.safetensors", metadata={"format": "pt"})
+    disguised = pk.load_model(tmp_path / "gpt2", device="cpu")
+    theirs = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "gpt2").eval()
+    plain = pk.load_model(written(tmp_path / "plain", hf, state), device="cpu")
+    assert error(plain(TOKENS), logits) <= 1e-5
+    assert error(disguised(TOKENS), logits) <= 1e-4
+    assert error(theirs(TOKENS).logits, logits) <= 1e-4
+
+
+def compiled(n_layers: int, d_model: int, n_heads: int, size: int, hidden: int) -> dict[str, dict[str, np.ndarray]]:
+    """Random Haiku parameters under the names that Tracr gives them."""
+    rng = np.random.default_rng(0)
+    draw = lambda *shape: rng.normal(size=shape, scale=0.3).astype(np.float32)  # noqa: E731
+    params = {"token_embed": {"embeddings": draw(4, d_model)}, "pos_embed": {"embeddings": draw(6, d_model)}}
+    shapes = {f"attn/{x}": (d_model, n_heads * size) for x in ("query", "key", "value")}
+    shapes |= {"attn/linear": (n_heads * size, d_model), "mlp/linear_1": (d_model, hidden)}
+    shapes |= {"mlp/linear_2": (hidden, d_model)}
+    for i in range(n_layers):
+        for module, (d_in, d_out) in shapes.items():
+            params[f"transformer/layer_{i}/{module}"] = {"w": draw(d_in, d_out), "b": draw(d_out)}
+    return params
+
+
+def as_haiku_computes(params: dict[str, dict[str, np.ndarray]], n_heads: int, ids: list[int], causal: bool) -> Any:
+    """The last stream [L, D] as Tracr's Transformer and MultiHeadAttention compute it, in float64."""
+    linear = lambda x, at: x @ params[at]["w"].astype(np.float64) + params[at]["b"]  # noqa: E731
+    x = params["token_embed"]["embeddings"].astype(np.float64)[ids] + params["pos_embed"]["embeddings"][: len(ids)]
+    for i in range(sum(name.endswith("attn/query") for name in params)):
+        at = f"transformer/layer_{i}"
+        q, k, v = (linear(x, f"{at}/attn/{part}").reshape(len(ids), n_heads, -1) for part in ("query", "key", "value"))
+        scores = np.einsum("thd,Thd->htT", q, k) / np.sqrt(q.shape[-1])
+        if causal:
+            scores = np.where(np.tril(np.ones((len(ids), len(ids)))), scores, -1e30)
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        mixed = np.einsum("htT,Thd->thd", weights / weights.sum(-1, keepdims=True), v).reshape(len(ids), -1)
+        x = x + linear(mixed, f"{at}/attn/linear")
+        x = x + linear(np.maximum(linear(x, f"{at}/mlp/linear_1"), 0), f"{at}/mlp/linear_2")
+    return x
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_program_compiled_by_tracr_computes_the_same_here(causal, page, tmp_path):
+    """Its output is one of the words, or a value that no input has; other words are no output."""
+    params, spelled = compiled(2, 7, 3, 5, 9), ["BOS", "a", "b", "c", "none"]
+    labels = ["indices:0", "out:b", "out:a", "out:none", "tokens:a", "tokens:b", "one"]
+    state = page["from_tracr"](params, 3, labels, "out", spelled)
+    config = {
+        "n_layers": 2, "d_model": 7, "n_heads": 3, "d_head": 5, "d_mlp": 9, "n_ctx": 6, "d_vocab": 5, "act_fn": "relu",
+        "normalization_type": None, "attention_dir": "causal" if causal else "bidirectional",
+    }  # fmt: skip
+    page["save_toy"](tmp_path / "program", config, state, spelled)
+    model = pk.load_model(tmp_path / "program", device="cpu")
+    wanted = as_haiku_computes(params, 3, [0, 2, 1, 3, 2], causal)
+    logits, cache = model.run_with_cache(model.to_tokens("BOS b a c b"))
+    assert error(cache["resid_post", 1][0], torch.from_numpy(wanted)) <= 1e-5
+    assert error(logits[0][:, [2, 1, 4]], torch.from_numpy(wanted[:, 1:4])) <= 1e-5
+    assert (logits[0][:, [0, 3]] == -100).all()
