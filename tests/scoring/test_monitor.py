@@ -34,7 +34,7 @@ SAMPLED = {"max_new_tokens": 9, "temperature": 1.0, "seed": 3}
 CAUSAL = [
     name
     for name, cfg in tiny_configs().items()
-    if family_of(cfg).model.causal and not issubclass(family_of(cfg).model, Transformer)
+    if getattr(cfg, "causal", family_of(cfg).model.causal) and not issubclass(family_of(cfg).model, Transformer)
 ]
 WRAPPED = ["gptj", "bloom", "opt", "mamba", "cohere2"]
 TOLERANCE = 1e-5

@@ -15,7 +15,7 @@ from probekit.causal.curve.prepared import AnsweredRows
 from probekit.causal.curve.question import CausalQuestion
 from probekit.causal.data import PatchGrid
 from probekit.causal.patching.patch_pairs import exact_pairs, grids_of, patch_pairs
-from probekit.causal.patching.patching import POINTS
+from probekit.causal.patching.patching import patchable
 from probekit.causal.results.results import CausalResults
 from probekit.errors import DataError
 from probekit.models.base import LanguageModel
@@ -40,7 +40,9 @@ def find_grids(
     options = question.options
     pairs, counts = patched_pairs(question, test)
     layers = "all" if options.layers == "all" else sorted({at.layer for at in question.layers if at.layer is not None})
-    grids = grids_of(question.model, pairs, POINTS, layers, options.exact, options.placebos, begin, progress)
+    grids = grids_of(
+        question.model, pairs, patchable(question.model), layers, options.exact, options.placebos, begin, progress
+    )
     return grids, {**counts, "varied": pairs.varied}
 
 
@@ -51,7 +53,7 @@ def time_of_grids(question: CausalQuestion, test: AnsweredRows) -> float:
     layers = sorted({at.layer for at in question.layers if at.layer is not None})
     layers = list(range(question.model.n_layers)) if options.layers == "all" else layers
     seconds = 0.0
-    for point in POINTS:
+    for point in patchable(question.model):
         n = exact_pairs(question.model, pairs, point, len(layers), options.exact, options.placebos)
         began = time.perf_counter()
         grids_of(question.model, pairs, [point], [layers[len(layers) // 2]], n, options.placebos)
@@ -78,7 +80,10 @@ def plan_patching(model: LanguageModel, bos: bool | None, options: CausalOptions
         UsageError, DataError: as of `patch_file`.
     """
     pairs, layers = pairs_of_file(model, options, bos), parse_layers(options.layers, model.n_layers)
-    exact = {point: exact_pairs(model, pairs, point, len(layers), options.exact, options.placebos) for point in POINTS}
+    exact = {
+        point: exact_pairs(model, pairs, point, len(layers), options.exact, options.placebos)
+        for point in patchable(model)
+    }
     return {"model": model.name, "pairs": len(pairs), "layers": layers, "exact": exact}
 
 

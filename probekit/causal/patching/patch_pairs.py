@@ -7,7 +7,7 @@ import numpy as np
 
 from probekit.causal.behaviour.pairs import MinimalPairs
 from probekit.causal.data import CausalData, PatchGrid
-from probekit.causal.patching.patching import POINTS, patch_grid
+from probekit.causal.patching.patching import patch_grid, patchable
 from probekit.causal.results.checklist import reviewer_checklist
 from probekit.causal.results.results import CausalResults
 from probekit.errors import UsageError
@@ -26,7 +26,7 @@ def patch_pairs(
     model: LanguageModel,
     pairs: MinimalPairs,
     *,
-    points: Sequence[str] = POINTS,
+    points: Sequence[str] | None = None,
     layers: str | int | Iterable[int] = "all",
     exact: int | None = None,
     placebos: int = 20,
@@ -38,7 +38,7 @@ def patch_pairs(
     Args:
         model: a model with a head; not an encoder-decoder.
         pairs: from `load_pairs`.
-        points: of resid_pre, attn_out, mlp_out (by position) and z (by head).
+        points: of resid_pre, attn_out, mlp_out (by position) and z (by head); None: those that the model has.
         layers: all, 3, "0,4,8" or "2-6".
         exact: how many pairs are patched cell by cell; the others by attribution patching. None: all, or as many as
             some minutes allow.
@@ -53,7 +53,9 @@ def patch_pairs(
         UsageError: a model, a point or layers that cannot be patched.
         DataError: a pair's texts are the same, or clean and corrupted runs have the same mean logit difference.
     """
-    grids = grids_of(model, pairs, points, layers, exact, placebos, begin, on_progress)
+    grids = grids_of(
+        model, pairs, patchable(model) if points is None else points, layers, exact, placebos, begin, on_progress
+    )
     meta: dict[str, Any] = {
         "model": model.name,
         "methods": ["patch"],

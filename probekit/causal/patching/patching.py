@@ -156,6 +156,11 @@ KEPT_BYTES = 1 << 28  # of activations and gradients at the patched point, all l
 GRAPH_BYTES = 1 << 30  # of what a backward pass needs: about 20 D numbers for a token and block
 
 
+def patchable(model: LanguageModel) -> tuple[str, ...]:
+    """The points of POINTS that the model has; blocks that are attention alone have no mlp_out."""
+    return tuple(point for point in POINTS if model.layers_of(point))
+
+
 def patch_grid(
     model: LanguageModel,
     pairs: MinimalPairs,

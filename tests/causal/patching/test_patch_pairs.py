@@ -23,6 +23,15 @@ def test_pairs_are_patched_without_labels_or_probes() -> None:
     assert {item.question: item.answer for item in found.checklist}["Which pairs are patched?"] == "2"
 
 
+def test_a_model_without_mlps_is_patched_where_it_can_be() -> None:
+    """The stream before the first block holds what the texts differ in: one token."""
+    found = patch_pairs(tiny_model("hooked-attention-normless-bidirectional"), pairs_of(2, changed=3), placebos=0)
+    assert [grid.point for grid in found.grids] == ["resid_pre", "attn_out", "z"]
+    assert found.grids[0].recovery[0].tolist() == pytest.approx([float(at == 3) for at in range(T)], abs=1e-4)
+    with pytest.raises(UsageError, match="attention alone"):
+        patch_pairs(tiny_model("hooked-attention"), pairs_of(2), points=["mlp_out"], placebos=0)
+
+
 def test_a_large_grid_is_exact_on_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     """The estimate of FLOPs is that of a text from the patched token on, in the layers from the patch on."""
     model, pairs = tiny_model("gpt2"), pairs_of(6)
