@@ -56,6 +56,7 @@ _HOME = {
     "Comparison": "side_by_side",
     "TransferResults": "evaluation",
     "selftest": "verification",
+    "known_answers": "battery",
     "show_reading": "activations.plan.reading.show",
     "SelfTest": "verification",
     "Monitor": "scoring.monitor",
@@ -93,6 +94,7 @@ __all__ = [
     "fit_eraser",
     "fresh_probes",
     "import_activations",
+    "known_answers",
     "label",
     "label_store",
     "load_activations",
@@ -135,6 +137,7 @@ if TYPE_CHECKING:
         random_init_of,
     )
     from probekit.activations.plan.reading.show import show_reading
+    from probekit.battery import known_answers
     from probekit.black_box.cascade import cascade
     from probekit.black_box.prompted import prompted_scores
     from probekit.causal.behaviour.measure import token_losses

@@ -29,6 +29,7 @@ FLOORS = (  # a room imports rooms of the floors below its own, whether at the t
     {"logging_to"},
     {"engines"},
     {"verbs"},
+    {"battery"},
     {"cli", "inspect"},
     {"__main__", "methods"},
 )

@@ -47,7 +47,7 @@ SHARED_NAMES = {
     "models": {
         *("Attention", "MLP", "Block", "modules", "twin", "hf_parts", "hf_renamed", "shape"),
     },
-    "worlds": {"examples", "model_config"},
+    "worlds": {"examples", "model_config", "texts", "Block"},
 }
 
 

@@ -130,7 +130,7 @@ class Effect:
         size: median size of the edit, relative to the activation's.
         placebo_band: (low, high) of the placebos' effects at this place; None where there are none.
         full_vector: whether the full vector's interchange at this place is large enough to matter, and its interval
-            above the effect of the same with a text of the own class; None where it was not measured.
+            above that of the same with a text of the own class; None where it was not measured.
         p_value: against the placebos: (1 + how many are at least as large) / (1 + how many there are).
         p_adjusted: the same, corrected over layers and scales (largest effect of each placebo; Westfall and Young).
     """
@@ -169,7 +169,7 @@ class CausalLayer:
         layer: of the point.
         score: the probe's headline on test.
         interval: of the score.
-        is_read: whether the interval lies above the baseline.
+        is_read: whether the simultaneous band of the curve (or without one the interval) lies above the baseline.
         is_used: method -> whether the effect along the method's direction shows use (`effect_shows_use`).
         quadrant: of `is_read`, and of whether `used_by` names a direction.
         collateral: method -> the loss on neutral text with the edit minus without, nats a token. The edit is done at
@@ -186,7 +186,8 @@ class CausalLayer:
             random directions reach (Haar).
         directions: method -> the direction that validation chose here, that of the curve.
         used_by: the directions that say that the place is used: the first method's, and "das", the one that a search
-            found on train rows, which needs no linear probe.
+            found on train rows, which needs no linear probe. "full vector" where nothing is read and neither of these
+            shows use, but the exchange of all activations does.
     """
 
     point: str

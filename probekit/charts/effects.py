@@ -11,6 +11,7 @@ from probekit.causal.data import CausalData, Effect
 from probekit.causal.results.checklist import base_text, base_warning
 from probekit.causal.results.report import has_other_answers, method_name, place_ranges
 from probekit.causal.results.view import (
+    FULL,
     curve_effects,
     directions_text,
     effect_shows_use,
@@ -219,7 +220,9 @@ def _facts(data: CausalData) -> list[str]:
     answers = f"answers by {short(meta['answers_label'])}" if has_other_answers(data) else ""
     learned = place_ranges([layer for layer in data.layers if layer.used_by == ["das"]])
     by_das = f"used along DAS alone: {listed(learned)}" if learned else ""
-    return [fact for fact in (", ".join(filter(None, (read, at))), answers, n, base, by_das) if fact]
+    whole = place_ranges([layer for layer in data.layers if layer.used_by == [FULL]])
+    by_all = f"used, but along no single direction: {listed(whole)}" if whole else ""
+    return [fact for fact in (", ".join(filter(None, (read, at))), answers, n, base, by_das, by_all) if fact]
 
 
 def _tips(data: CausalData, xs: dict[str, float]) -> dict[float, str]:

@@ -1,5 +1,7 @@
 """Synthetic worlds: small languages with known truth, and the tiny models that learn them.
 
+In `compiled` are models that learn nothing: their weights are set by construction.
+
 Each file holds one world: its grammar, its task, the shape and training settings of its model, and its exam. To add a
 world, write such a file, one line in `WORLDS`, and one YAML file in `configs/`.
 
@@ -14,6 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from probekit import registries
 from probekit.errors import UsageError, nearest
+from probekit.worlds.compiled import NAMES as COMPILED
+from probekit.worlds.compiled import compiled_folder, compiled_task
 
 if TYPE_CHECKING:
     from probekit.tasks.base import Task
@@ -80,3 +84,5 @@ def _model_folder(name: str, weights: bool, progress: bool | None) -> Path:
 
 registries.MODELS.update({name: partial(_model_folder, name) for name in MODELS})
 registries.TASKS.update({name: partial(built_in_task, name) for name in TASKS})
+registries.MODELS.update({name: partial(compiled_folder, name) for name in COMPILED})
+registries.TASKS.update({name: partial(compiled_task, name) for name in COMPILED})

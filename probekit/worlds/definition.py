@@ -84,8 +84,7 @@ def with_settings(world: World, given: Mapping[str, Any]) -> World:
 
 def tokenizer_of(world: World) -> Tokenizer:
     """A tokenizer that splits at white space; a word outside the vocabulary is an error, not <unk>."""
-    backend = Backend(WordLevel({word: i for i, word in enumerate(world.vocabulary)}))
-    backend.pre_tokenizer = WhitespaceSplit()
+    backend = word_level(world.vocabulary)
     backend.add_special_tokens(list(world.special))
     ids = word_ids(world.vocabulary, world.context)
     if len(ids) == 1:
@@ -94,6 +93,13 @@ def tokenizer_of(world: World) -> Tokenizer:
     special = list(zip(world.context, ids, strict=True))
     backend.post_processor = TemplateProcessing(f"{first} $A {last}", None, special)
     return Tokenizer(backend, ids[0], sep_token_id=ids[1])
+
+
+def word_level(vocabulary: Sequence[str]) -> Backend:
+    """What splits a text at white space; the id of a word is its place in the vocabulary."""
+    backend = Backend(WordLevel({word: i for i, word in enumerate(vocabulary)}))
+    backend.pre_tokenizer = WhitespaceSplit()
+    return backend
 
 
 def key_of(world: World) -> str:

@@ -60,6 +60,8 @@ CHECKED = {  # options with a check of their own
     "workers": ("1:8", (1, 8)),
     "width": ("3.25", 3.25),
     "format": ("pdf,svg", ["pdf", "svg"]),
+    "train_texts": ("70", 70),
+    "only": ("xor,sort", ("compiled-xor", "compiled-sort")),
 }
 FIRST = {
     "base_rate": ["--fpr", "0.1"],
@@ -203,7 +205,7 @@ def test_the_list_of_commands_is_made_without_importing_them() -> None:
     assert "probekit.options" not in modules
     for name, command in COMMANDS.items():
         assert SUMMARIES[name] == inspect.getdoc(command.run).splitlines()[0]  # pyright: ignore[reportOptionalMemberAccess]
-        assert f"\n  {name:<11}  {SUMMARIES[name]}\n" in out
+        assert f"\n  {name:<{max(map(len, COMMANDS))}}  {SUMMARIES[name]}\n" in out
 
 
 def test_a_name_that_is_no_command_is_refused() -> None:

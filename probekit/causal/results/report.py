@@ -11,6 +11,7 @@ from probekit.causal.results.view import (
     CEILINGS,
     CONTROL,
     COVARIANCE,
+    FULL,
     LEAST_ASSOCIATION,
     LEAST_EFFECT,
     LEAST_FLIPS,
@@ -206,6 +207,8 @@ def _warnings(data: CausalData) -> list[str]:
     lines += _not_the_probes(data)
     if places := [layer for layer in data.layers if layer.used_by == ["das"]]:
         lines.append(f"Used along the learned direction (DAS) alone: {listed(place_ranges(places))}.")
+    if places := [layer for layer in data.layers if layer.used_by == [FULL]]:
+        lines.append(f"Used, but along no single direction that was found: {listed(place_ranges(places))}.")
     return lines
 
 

@@ -7,7 +7,8 @@ import numpy as np
 from probekit.causal.data import CausalData, CausalLayer, Effect
 from probekit.text import printable
 
-CEILINGS = ("full vector", "das")  # what a direction is compared with from above
+FULL = "full vector"
+CEILINGS = (FULL, "das")  # what a direction is compared with from above
 CONTROL = "full vector, own class"  # what a swap does that brings nothing of another class
 RANDOM, COVARIANCE, SHUFFLED, OTHER = "random", "covariance", "shuffled labels", "label "
 OWN = ("probe", "leace", "mean-difference", "lda")  # where none was chosen, the first of these is the curve's
