@@ -20,11 +20,10 @@ from probekit.options.option import keywords
 from probekit.verbs.extract import extract
 from probekit.verbs.train_probes import train_probes
 from probekit.worlds.compiled import compiled_model
-from probekit.worlds.compiled.definition import Truth
+from probekit.worlds.compiled.definition import IS_READ, NOT_READ, Truth
 
 NEEDED = {True: "needed", False: "not shown to be needed"}
 CARRIES = {True: "carries it", False: "not shown to carry it"}
-BEYOND = {True: "read", False: "not read"}
 
 
 @keywords(KnownAnswersArguments)
@@ -51,7 +50,11 @@ def _answers_of(name: str, texts: int, seed: int) -> Iterator[KnownAnswer]:
     model, task = load_model(name, progress=False), compiled.task((texts, few, few), seed)
     acts = extract(model, task, points="resid_pre", progress=False)
     for truth in compiled.truths:
+        about = partial(KnownAnswer, name, truth.label, seed=seed)
         probes = train_probes(acts, label=truth.label, nuisance=truth.cue, seed=seed, progress=False)
+        if not truth.answers:
+            yield from _of_reading(about, probes, truth)
+            continue
         curve = causal_curve(
             model,
             acts,
@@ -62,7 +65,6 @@ def _answers_of(name: str, texts: int, seed: int) -> Iterator[KnownAnswer]:
             seed=seed,
             progress=False,
         )
-        about = partial(KnownAnswer, name, truth.label, seed=seed)
         yield from _of_places(about, curve, truth)
         yield from _of_heads(about, curve, truth)
         yield from _beyond_cue(about, curve, probes, truth)
@@ -77,6 +79,14 @@ def _of_places(about: Callable[..., KnownAnswer], curve: CausalResults, truth: T
     for layer, needed in zip(curve.layers if truth.needed else (), truth.needed, strict=True):
         edit = _edit(curve, "erase", layer.place, layer.directions.get("erase"))
         yield about(f"{layer.place}, erased", NEEDED[needed], NEEDED[layer.is_used["erase"]], layer.score, *edit)
+
+
+def _of_reading(about: Callable[..., KnownAnswer], probes: ProbeResults, truth: Truth) -> Iterator[KnownAnswer]:
+    """Whether it can be read at each place, of vectors, which no edit exchanges."""
+    for layer, expected in zip(probes.layers, truth.verdicts, strict=True):
+        low = (layer.band or layer.intervals[probes.headline])[0]
+        verdict = IS_READ if low > 0 else NOT_READ  # R2 of the mean is 0
+        yield about(layer.place, expected, verdict, layer.metrics["test"][probes.headline], None, None)
 
 
 def _edit(curve: CausalResults, method: str, place: str, direction: str | None) -> tuple[float | None, float | None]:
@@ -105,4 +115,6 @@ def _beyond_cue(
     for layer in (layer for layer in probes.residual if layer.place == probes.best.place):
         is_read = layer.intervals[probes.headline][0] > curve.meta["baseline"]["value"]
         score = layer.metrics["test"][probes.headline]
-        yield about(f"{layer.place}, without {truth.cue}", BEYOND[False], BEYOND[is_read], score, None, None)
+        yield about(
+            f"{layer.place}, without {truth.cue}", NOT_READ, IS_READ if is_read else NOT_READ, score, None, None
+        )

@@ -17,7 +17,9 @@ from math import cos, pi, sin
 import numpy as np
 
 from probekit.worlds.compiled.definition import (
+    IS_READ,
     NEITHER,
+    NOT_READ,
     READ_AND_USED,
     USED,
     Compiled,
@@ -69,12 +71,13 @@ def texts(rng: np.random.Generator, split: str) -> list[Text]:
     a, b = (int(k) for k in rng.integers(P, size=2))
     one, two, three, four = draw_fillers(rng, 4, split)
     total = (a + b) % P
-    return [Text([DIGITS[a], one, two, DIGITS[b], three, four, "="], {"sum": total}, DIGITS[total])]
+    point = [cos(PHASES[total]), sin(PHASES[total])]
+    return [Text([DIGITS[a], one, two, DIGITS[b], three, four, "="], {"sum": total, "point": point}, DIGITS[total])]
 
 
 COMPILED = Compiled(
     PROGRAM,
-    {"sum": DIGITS},
+    {"sum": DIGITS, "point": ()},
     texts,
     [
         Truth(
@@ -84,6 +87,12 @@ COMPILED = Compiled(
             "Not at the token before block 0. Then as half the angle, whose vectors have mean 0 in each class. After "
             "block 1 as a point on a circle.",
             heads=("0.0",),
-        )
+        ),
+        Truth(
+            "point",
+            (NOT_READ, NOT_READ, IS_READ),
+            (),
+            "The same sum as a point on the circle, [cos, sin]: two numbers.",
+        ),
     ],
 )

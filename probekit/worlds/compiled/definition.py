@@ -11,6 +11,7 @@ from probekit.worlds.compiled.program import Compare, Head, Program, Weights, mo
 from probekit.worlds.grammar import Seed, choose, draw_splits, group_numbers, make_task, split_by_checksum
 
 READ_AND_USED, READ, USED, NEITHER = "read and used", "read, not shown to be used", "used, not read", "neither"
+IS_READ, NOT_READ = "read", "not read"  # where only reading is asked
 
 FILLERS: tuple[str, ...] = (
     "amber",
@@ -35,7 +36,7 @@ class Text:
 
     Attributes:
         words: before the answer.
-        labels: label set -> class, or number.
+        labels: label set -> class, number, or vector of numbers.
         answer: the word that the program answers.
     """
 
@@ -52,7 +53,7 @@ class Truth:
         label: the label set.
         verdicts: at each place of the curve: the input of each block, then the output of the last.
         answers: the model's answer for each class of the label set that decides the answers, in order; for a label of
-            numbers, the words of numbers that the model may answer.
+            numbers, the words of numbers that the model may answer; () where only reading is asked, of vectors.
         why: the verdicts, in words.
         answers_label: the label set that decides the answers, if it is another.
         needed: at each place, whether its linear erasure changes the answers; () where it is not asked.
@@ -79,7 +80,7 @@ class Compiled:
 
     Attributes:
         program: the model.
-        classes: label set -> names of its classes; () for numbers. The first is the task's target.
+        classes: label set -> names of its classes; () for numbers and vectors. The first is the task's target.
         texts: (generator, split) -> some texts with the same fillers, a group of the task where they are several.
         truths: of each variable.
     """
