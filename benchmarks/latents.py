@@ -69,8 +69,11 @@ def tasks(model: str, sae: str, files: list[Path]) -> None:
     assert encoder.cfg.place is not None
     point, layer = encoder.cfg.place
     assert layer is not None
-    print("| task, rows | metric | best latent alone | k | k-sparse | activations | difference, 95% | explained |")
-    print("|---|---|---|---|---|---|---|---|")
+    print(
+        "| task, rows | metric | best latent alone | k | k-sparse | activations | difference, 95% | bag of words | "
+        "explained |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|")
     for file in files:
         table = pd.read_csv(file).drop_duplicates("prompt")
         table = table.sample(min(ROWS, len(table)), random_state=0)
@@ -87,11 +90,13 @@ def tasks(model: str, sae: str, files: list[Path]) -> None:
         paired, alone = chosen.meta["pooled"]["activations"], chosen.meta["best_latents"]["latents"][0]
         assert chosen.quoted is not None
         low, high = paired["interval"]
+        words = next(one for one in chosen.baselines if one.name == "bag-of-words").metrics["test"]["auroc"]
         explained = chosen.meta["activations"]["latents"][chosen.layers[0].place]["explained"]
         print(
             f"| {file.stem}, {len(table):,} | AUROC | {alone['latent']}: {alone['score']:.3f} | {k} | "
             f"{chosen.quoted.value:.3f} | {paired['value']:.3f} | {paired['over']:+.3f} [{low:+.3f}, {high:+.3f}] | "
-            f"{explained:.1%} |"
+            f"{words:.3f} | {explained:.1%} |",
+            flush=True,
         )
 
 

@@ -260,6 +260,10 @@ def make_files(folder: Path) -> None:
     _write_jsonl(Path("entities.jsonl"), rows, ["text", "entities"])
     _write_jsonl(Path("prompts.jsonl"), rows, ["key", "text"])
     _write_jsonl(Path("million.jsonl"), rows, ["text", "label"])
+    sentences_of_pairs = [
+        {"pairID": str(i), "sentence_good": f"text {i} is good", "sentence_bad": f"text {i} is bad"} for i in range(40)
+    ]
+    _write_jsonl(Path("npi_present_1.jsonl"), sentences_of_pairs, ["pairID", "sentence_good", "sentence_bad"])
     Path("past_present.txt").write_text("".join(f"{row['split']}\t{row['label']}\t{row['text']}\n" for row in rows))
     with gzip.open("texts.jsonl.gz", "wt") as file:
         file.writelines(json.dumps({"text": row["text"], "label": row["label"]}) + "\n" for row in rows)

@@ -44,13 +44,14 @@ NOT_RUN = {
     "needs a model of a real size": 1,
     "needs a tracker": 1,
     "needs an object store": 3,
-    "needs data and a model from elsewhere": 2,
-    "needs the file": 3,
+    "needs data and a model from elsewhere": 4,
+    "needs the file": 5,
     "needs several GPUs": 2,
     "needs several machines": 2,
+    "needs the download": 1,
     "needs vLLM": 4,
     "needs vllm-lens": 1,
-    "takes a minute": 11,
+    "takes a minute": 17,
 }
 
 
