@@ -3,6 +3,7 @@
 import json
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import probekit as pk
 from probekit.battery import run
 from probekit.battery.page import markdown_page
 from probekit.errors import UsageError
-from probekit.worlds.compiled import compiled_model
+from probekit.worlds.compiled import NAMES, compiled_model
 from probekit.worlds.compiled.definition import Compiled
 
 SMALL = "xor,reverse"
@@ -67,6 +68,22 @@ def test_effects_without_placebos_are_caught(monkeypatch):
     """If any effect above 0 counted as use, what no answer depends on would be used."""
     monkeypatch.setattr("probekit.causal.results.view.doubt_of_use", lambda effect, *_: "" if effect > -1 else "none")
     assert any(answer.variable == "own" and not answer.is_right for answer in battery("reverse", train_texts=200))
+
+
+def test_the_page_has_every_truth():
+    page = (Path(__file__).parents[2] / "docs/known-answers.md").read_text(encoding="utf-8")
+    sections = dict(zip(NAMES, page.split("\n## compiled-")[1:], strict=True))
+    for name, section in sections.items():
+        compiled = compiled_model(name)
+        assert section.startswith(name.removeprefix("compiled-"))
+        places = [f"resid_pre.{i}" for i in range(len(compiled.program.blocks))]
+        places.append(f"resid_post.{len(compiled.program.blocks) - 1}")
+        for truth in compiled.truths:
+            assert f"- `{truth.label}`: {truth.why}" in section
+            for place, verdict in zip(places, truth.verdicts, strict=True):
+                assert f"| {truth.label} | {place} | {verdict} | {verdict} |" in section
+            for head in truth.heads or ():
+                assert f"| {truth.label} | head {head} | carries it | carries it |" in section
 
 
 def test_repeats_are_counted_by_question():

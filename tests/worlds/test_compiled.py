@@ -102,7 +102,7 @@ def test_the_model_computes_its_program(name):
     for place, stream in zip(acts, streams, strict=True):
         np.testing.assert_allclose(acts[place], stream, atol=2e-5)
     tokens = torch.tensor(model.need_tokenizer().encode_batch(joined))
-    np.testing.assert_allclose(model(tokens)[:, -1].detach(), logits, atol=2e-3)
+    np.testing.assert_allclose(model(tokens)[:, -1].detach(), logits, atol=1e-4 * np.abs(logits).max())
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if compiled_model(name).program.norm])
@@ -176,7 +176,7 @@ def another_digit(words, rng):
 EDITS = {  # (model, variable) -> what changes this variable, and neither another one nor the token that is read
     ("compiled-reverse", "mirrored"): put(0, ("a", "b")),
     ("compiled-fraction", "count"): fewer,
-    ("compiled-histogram", "count"): put(4, ("a", "b", "c")),
+    ("compiled-histogram", "count"): put(3, ("a", "b", "c")),
     ("compiled-sort", "middle"): another_digit,
     ("compiled-brackets", "balanced"): put(2, ("(", ")")),
     ("compiled-palindrome", "palindrome"): put(1, ("a", "b")),

@@ -2,7 +2,8 @@
 
     3 amber knoll 5 glade birch = 1
 
-The digit k has the phase 2 pi k / 7. Block 0 moves the mean of the two phases, as vectors, to the "=":
+The digit k has the phase 2 pi k / 7. Block 0 moves the mean of the two phases, as vectors, to the "=". With phases a
+and b that is
 
     (e^(ia) + e^(ib)) / 2  =  cos((a - b) / 2) e^(i (a + b) / 2)
 

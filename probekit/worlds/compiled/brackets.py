@@ -33,7 +33,7 @@ PROGRAM = Program(
     blocks=[
         Block(
             heads=[Head({"open": "mean"}, [Compare(None, "bracket")]), read_fillers()],
-            units=step({"bracket": 1, "mean": -1}, 1.1, {"below": 1}, width=0.05),  # 1 + 1/6 is the least
+            units=step({"bracket": 1, "mean": -1}, 1.1, {"below": 1}, width=0.05),  # 1 + 1/5 is the least
         ),
         Block(
             heads=[Head({"below": "was below"}, [Compare(None, "bracket")])],
@@ -53,19 +53,22 @@ def _is_balanced(word: list[str]) -> bool:
 
 
 def texts(rng: np.random.Generator, split: str) -> list[Text]:
-    """One text; half are balanced. The others are balanced words with one bracket reversed, or shuffled, 1/2 each."""
-    balanced, reverse = rng.random() < 0.5, rng.random() < 0.5
-    while not _is_balanced(word := list(rng.permutation(["(", ")"] * (N // 2)))):
-        pass
-    if not balanced and reverse:
-        place = int(rng.integers(N))
-        word[place] = ")" if word[place] == "(" else "("
-    elif not balanced:
-        while _is_balanced(word := list(rng.permutation(["(", ")"] * (N // 2)))):
+    """Two texts, one of each class.
+
+    Balanced words are equally likely. The other word is one with a bracket reversed, or as many of each bracket in an
+    order that is not balanced, 1/2 each.
+    """
+    found = []
+    for balanced in range(2):
+        reverse = bool(rng.integers(2)) and not balanced
+        while _is_balanced(word := list(rng.permutation(["(", ")"] * (N // 2)))) != (reverse or bool(balanced)):
             pass
-    return [
-        Text([*map(str, word), *draw_fillers(rng, 3, split), "?"], {"balanced": int(balanced)}, ANSWERS[int(balanced)])
-    ]
+        if reverse:
+            place = int(rng.integers(N))
+            word[place] = ")" if word[place] == "(" else "("
+        words = [*map(str, word), *draw_fillers(rng, 3, split), "?"]
+        found.append(Text(words, {"balanced": balanced}, ANSWERS[balanced]))
+    return found
 
 
 COMPILED = Compiled(

@@ -1,4 +1,4 @@
-"""`compiled-copies`: a variable with two copies, an unused one, one that is erased again, and one that is not there.
+"""`compiled-copies`: a variable with two copies, an unused one, one that is erased again, and one that no word says.
 
     red disc big amber knoll glade ? red
 

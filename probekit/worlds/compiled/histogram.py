@@ -1,11 +1,11 @@
-"""`compiled-histogram`: how often does the last letter occur in the text? A product of two variables.
+"""`compiled-histogram`: how often does the first letter occur among the others? A product of two variables.
 
-    amber knoll glade a c b a b a 3
+    b a c b a b a amber knoll glade ? 2
 
-Attention is bidirectional. Block 0 moves the mean of six letters to each token: the share of each of a, b and c. Block
-1 takes the share of the token's own letter: relu(6 share + 10 (is this letter - 1)), for each letter. Before that, own
-letter and shares are there, but the count is the product of the two: of each letter's share alone, its expectation is
-the same by symmetry.
+Attention is bidirectional. Block 0 moves two things to the "?": the mean of the six letters, which is the share of each
+of a, b and c, and the letter that is asked for. Block 1 takes the share of that letter: relu(6 share + 10 (is asked -
+1)), for each letter. Before that, letter and shares are there, but the count is the product of the two: whatever the
+share of a letter by itself, the expected count is the same.
 """
 
 import numpy as np
@@ -26,28 +26,36 @@ from probekit.worlds.grammar import choose
 
 N = 6
 LETTERS = ("a", "b", "c")
-COUNTS = tuple(str(k) for k in range(1, N + 1))
+COUNTS = tuple(str(k) for k in range(N + 1))
 
 PROGRAM = Program(
     name="compiled-histogram",
-    words={letter: {f"own:{letter}": 1, "letter": 1} for letter in LETTERS}
+    words={letter: {f"letter:{letter}": 1} for letter in LETTERS}
     | filler_words()
+    | {"?": {}}
     | {count: {} for count in COUNTS},
+    positions=[{"asked for": 1}, *[{"counted": 1}] * N],
     blocks=[
-        Block(heads=[Head(move("own", "share", LETTERS), [Compare(None, "letter")]), read_fillers()]),
-        Block(units=[Unit({f"share:{x}": N, f"own:{x}": 10}, {"count": 1}, bias=-10) for x in LETTERS]),
+        Block(
+            heads=[
+                Head(move("letter", "share", LETTERS), [Compare(None, "counted")]),
+                Head(move("letter", "asked", LETTERS), [Compare(None, "asked for")]),
+                read_fillers(),
+            ]
+        ),
+        Block(units=[Unit({f"share:{x}": N, f"asked:{x}": 10}, {"count": 1}, bias=-10) for x in LETTERS]),
     ],
     answers={count: ({"count": 4.0 * int(count)}, -2.0 * int(count) ** 2) for count in COUNTS},
-    n_ctx=N + 3,
+    n_ctx=N + 5,
     causal=False,
 )
 
 
 def texts(rng: np.random.Generator, split: str) -> list[Text]:
-    """One text of three fillers and six letters; letters are drawn independently, all equally likely."""
-    letters = [choose(rng, LETTERS) for _ in range(N)]
-    count = letters.count(letters[-1])
-    return [Text([*draw_fillers(rng, 3, split), *letters], {"count": float(count)}, str(count))]
+    """One text; all letters are drawn independently, all equally likely."""
+    asked, *letters = (choose(rng, LETTERS) for _ in range(N + 1))
+    count = letters.count(asked)
+    return [Text([asked, *letters, *draw_fillers(rng, 3, split), "?"], {"count": float(count)}, str(count))]
 
 
 COMPILED = Compiled(
@@ -59,8 +67,7 @@ COMPILED = Compiled(
             "count",
             (NEITHER, USED, READ_AND_USED),
             COUNTS,
-            "Not at the token before block 0. Then as own letter and shares, whose product it is. A number after "
-            "block 1.",
+            "Before block 0 not at the token, then as a letter and shares, whose product it is. After block 1 a number.",
         )
     ],
 )

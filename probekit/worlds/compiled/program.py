@@ -6,8 +6,8 @@ an MLP reads and writes. `compile_program` (after Lindner et al. 2023) turns it 
 computes exactly that, up to float32's rounding and to attention of 1e-13 on tokens that are not selected.
 
 Axes are names, such as "letter:a". In the weights no axis is a coordinate: the stream is rotated by a random orthogonal
-matrix. Where the program has layer norms, it lies in the complement of the vector of ones, so that centring changes
-nothing, and an epsilon far above its variance makes the norm a division by a constant.
+matrix. It lies in the complement of the vector of ones. So where a program has layer norms, centring changes nothing;
+an epsilon far above the stream's variance makes the norm a division by a constant, and the gains undo it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,7 +40,7 @@ class Compare:
 
 @dataclass(frozen=True)
 class Head:
-    """An attention head: with no terms the scores are equal, and it takes the mean over all tokens it sees.
+    """An attention head. Where all scores are equal, as without terms, it takes the mean over all tokens that it sees.
 
     Attributes:
         moves: axis of the attended token -> axis that it is added to.
@@ -77,7 +77,7 @@ class Program:
         words: word -> the axes that it sets.
         blocks: in order.
         answers: word -> (the axes that its logit reads, its bias); other words have logit 0.
-        positions: the axes that each position sets, from the first; none where order does not matter.
+        positions: the axes that each position sets, from the first; none where a program asks for none.
         n_ctx: tokens of the longest text.
         causal: whether a token sees only itself and those before it.
         norm: whether the blocks have layer norms (that change nothing).
@@ -130,7 +130,7 @@ def move(source: str, target: str, values: Iterable[Any]) -> dict[str, str]:
 
 
 def step(reads: Weights, threshold: float, writes: Weights, width: float = 0.1) -> list[Unit]:
-    """Two units: 0 below threshold - width, 1 above threshold + width, times `writes`."""
+    """Two units: 0 below threshold - width, 1 above threshold + width, linear in between; times `writes`."""
     steep = {axis: weight / (2 * width) for axis, weight in reads.items()}
     start = (threshold - width) / (2 * width)
     negative = {axis: -weight for axis, weight in writes.items()}

@@ -1,4 +1,4 @@
-"""`compiled-sort`: which of three digits is the middle one? Ranks are computed elsewhere, and a by-product is not used.
+"""`compiled-sort`: which of three digits is the middle one? This token ignores what others rank.
 
     3 amber 0 knoll 4 birch ? 3
 

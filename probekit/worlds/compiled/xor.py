@@ -50,15 +50,18 @@ PROGRAM = Program(
 
 
 def texts(rng: np.random.Generator, split: str) -> list[Text]:
-    """One text; both words are drawn independently, each kind 1/2."""
-    heat, damp = int(rng.integers(2)), int(rng.integers(2))
-    words = [HEAT[heat], DAMP[damp], *draw_fillers(rng, 4, split), "?"]
-    return [Text(words, {"differ": heat ^ damp, "heat": heat}, ANSWERS[heat ^ damp])]
+    """Two texts, one of each class, so that a probe's intercept has nothing to say; the rest is drawn at random."""
+    found = []
+    for differ in range(2):
+        heat = int(rng.integers(2))
+        words = [HEAT[heat], DAMP[heat ^ differ], *draw_fillers(rng, 4, split), "?"]
+        found.append(Text(words, {"differ": differ}, ANSWERS[differ]))
+    return found
 
 
 COMPILED = Compiled(
     PROGRAM,
-    {"differ": ANSWERS, "heat": HEAT},
+    {"differ": ANSWERS},
     texts,
     [
         Truth(
