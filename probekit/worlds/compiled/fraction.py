@@ -28,7 +28,7 @@ PROGRAM = Program(
     words={"x": {"x": 1}} | filler_words() | {"?": {}} | {count: {} for count in COUNTS},
     positions=[{"word": 1}] * N,
     blocks=[Block(heads=[Head({"x": "fraction"}, [Compare(None, "word")]), read_fillers()]), Block()],
-    answers={count: ({"fraction": 4 * N * k}, -2.0 * k**2) for k, count in enumerate(COUNTS)},
+    answers={count: ({"fraction": 4 * N * k}, 5 - 2.0 * k**2) for k, count in enumerate(COUNTS)},
     n_ctx=N + 1,
 )
 

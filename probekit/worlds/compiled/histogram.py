@@ -45,7 +45,7 @@ PROGRAM = Program(
         ),
         Block(units=[Unit({f"share:{x}": N, f"asked:{x}": 10}, {"count": 1}, bias=-10) for x in LETTERS]),
     ],
-    answers={count: ({"count": 4.0 * int(count)}, -2.0 * int(count) ** 2) for count in COUNTS},
+    answers={count: ({"count": 4.0 * int(count)}, 5 - 2.0 * int(count) ** 2) for count in COUNTS},
     n_ctx=N + 5,
     causal=False,
 )
@@ -67,7 +67,7 @@ COMPILED = Compiled(
             "count",
             (NEITHER, USED, READ_AND_USED),
             COUNTS,
-            "Before block 0 not at the token, then as a letter and shares, whose product it is. After block 1 a number.",
+            "Not at the token before block 0. Then as a letter and shares, whose product it is, at last as a number.",
         )
     ],
 )
