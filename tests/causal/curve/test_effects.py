@@ -326,6 +326,24 @@ def test_what_no_linear_probe_reads_and_the_model_uses_is_called_so(product, mon
     assert before.effect == pytest.approx(0, abs=0.05)  # (u, v) and (-u, -v) have one answer
 
 
+def test_a_layer_is_read_where_the_band_of_the_curve_is_above_chance(product):
+    """Its own interval is narrower, and of many layers some lie above chance by luck."""
+    model, acts = product
+    results = trained(acts, "used")
+    wide = [replace(layer, band=(0.3, 1.0), intervals={"accuracy": (0.9, 1.0)}) for layer in results.layers]
+    how = {"answers": [str(OWN), str(OTHER)], "das": False, "completeness": False, "methods": "interchange"}
+    found = causal_curve(model, acts, replace(results, layers=wide), **how)
+    assert [layer.is_read for layer in found.layers] == [False, False]
+
+
+def test_where_nothing_is_read_the_full_vector_shows_use(product):
+    """Without the search for a direction, no single one moves the answer; all of them together do."""
+    found = run(product, methods="interchange")
+    assert [layer.quadrant for layer in found.layers] == ["used, not read", "read and used"]
+    assert [layer.used_by for layer in found.layers] == [["full vector"], [found.layers[1].directions["interchange"]]]
+    assert "along no single direction" in causal_summary(found.data)
+
+
 @pytest.fixture(scope="module")
 def shared_tokens():
     """The model answers by the last token's "used"; the first token is the same for all texts of one answer.
