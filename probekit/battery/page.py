@@ -9,47 +9,56 @@ from probekit.worlds.compiled import compiled_model
 
 LEAD = """# Known answers
 
-Is what probekit says true? On trained models nobody knows. So there are models whose weights were set by hand: what
+Is what probekit says true? On trained models nobody knows. So there are models whose weights are set by hand: what
 is in their activations, at which layer and token, and whether the answer depends on it, follows from a program of a
-page. The battery runs `extract`, `train-probe` and `causal` on all of them, at their default settings, and compares
-each verdict with the truth:
+page. The battery runs `extract`, `train-probe` and `causal` on all of them, and compares each verdict with the truth:
 
-<!-- not run: takes a minute -->
+<!-- not run: takes a minute or two -->
 
     probekit known-answers
 
-In Python, `pk.known_answers()`. This page is made by `probekit known-answers --repeats {repeats} --markdown`.
+In Python, `pk.known_answers()`. Settings are the defaults; of the methods of `causal`, steering is left out, as it
+decides no verdict, and heads are patched. This page is made by `probekit known-answers --repeats {repeats} --markdown`.
 
-**{verdict}** The numbers are those of seed {seed}; the last column counts wrong verdicts in all {repeats} repeats,
-each with other texts. A verdict on a variable that is not there is wrong in 2.5% of all curves by design: that is
-what a 95% band is.
+**{verdict}** The numbers are those of the first run, seed {seed}. The last column counts wrong verdicts in all
+{repeats} runs, each with other texts. By design 2.5% of all curves of a variable that is not there call it read: that
+is what a 95% band is.
 
 ## What is in the models
 
-Together they have variables that are read and used; read and not used; used where no linear probe can read them (an
-exclusive or, half of an angle, a product); moved and then erased; carried by one head only; stored twice, so that the
-answer needs neither copy; and not there at all, but readable through a cue that the data correlates with them. Some
-are numbers, on a line or on a circle. Some models are causal and some are bidirectional, some have layer norms (that
-change nothing) and some none.
+Together they have variables that are
+
+- read and used;
+- read, and not used by any answer;
+- used where no linear probe can read them: an exclusive or, half of an angle, a product;
+- moved to the token, then erased;
+- carried by one head only;
+- stored twice, so that the answer needs neither copy;
+- in no word, and readable through a cue that the data correlates with them;
+- numbers on a line, and a point on a circle.
+
+Some models are causal and some bidirectional; some have layer norms (that change nothing) and some none.
 
 - No variable lies on a coordinate: every residual stream is rotated by a random orthogonal matrix.
-- Every text has *fillers*, words without a meaning that make most of the variance.
+- Every text has *fillers*, words without a meaning that make about half of the variance or more.
 - A model is a task, too: `probekit extract --model compiled-xor --dataset compiled-xor`.
 
 ## How to read the tables
 
-- **truth** follows from the program; the file of each model says why, and `tests/worlds/compiled` proves it in exact
-  arithmetic, on texts that no probe has seen.
+- **truth** follows from the program. `tests/worlds/test_compiled.py` checks each with a forward of its own in float64,
+  by least squares on thousands of new texts, and by exchanging activations of texts that differ in one variable.
 - **verdict** is the [quadrant](causal.md#four-quadrants) that `probekit causal` prints. "Not shown to be used" is all
   that an edit can say of a variable that is not used.
 - **erased**: is the answer lost when the variable is erased there? With two copies it is not, at a place that has
   one.
-- **head**: does [patching](causal.md#activation-patching) this head move the answer more than patches from unrelated
-  texts do? Heads that carry a part of the variable alone, such as one of the two words of an exclusive or, are left
-  out: what a patch does there depends on the pairs.
+- **head**: does [patching](causal.md#activation-patching) this head move the answer by a tenth or more, and more than
+  patches from unrelated texts? Heads that carry a part of the variable alone, such as one of the two words of an
+  exclusive or, are left out: what a patch does there depends on the pairs.
 - **without** a cue: is anything [read beyond it](surface.md#nuisance-columns)?
-- **score** is the probe's on test, **effect** that of the exchange (or the erasure, or the patch), as a share of the
-  full one, **placebos** the largest effect of a placebo."""
+- **score** is the probe's on test; **effect** that of the exchange (or the erasure, or the patch), as a share of the
+  full one; **placebos** the largest effect of a placebo. Where the answer itself is in the stream, placebos of the
+  activations' covariance reach far.
+"""
 
 
 def markdown_page(found: KnownAnswers) -> str:

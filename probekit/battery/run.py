@@ -1,12 +1,11 @@
-"""Run the tool on compiled models as a person would, at its default settings, and put its verdicts next to the truths.
+"""Run the tool on compiled models, and put its verdicts next to the truths.
 
-For each variable: extract, train probes at every layer, exchange and erase what they read, patch every head.
+For each variable: extract, train probes at every layer, exchange and erase what they read, patch every head. Settings
+are the defaults, but for methods: steering decides no verdict and is left out.
 """
 
 from collections.abc import Callable, Iterator
 from functools import partial
-
-import numpy as np
 
 from probekit.battery.result import KnownAnswer, KnownAnswers
 from probekit.causal.curve.causal_curve import causal_curve
@@ -21,6 +20,7 @@ from probekit.verbs.extract import extract
 from probekit.verbs.train_probes import train_probes
 from probekit.worlds.compiled import compiled_model
 from probekit.worlds.compiled.definition import IS_READ, NOT_READ, Truth
+from probekit.worlds.compiled.program import Program
 
 NEEDED = {True: "needed", False: "not shown to be needed"}
 CARRIES = {True: "carries it", False: "not shown to carry it"}
@@ -66,7 +66,7 @@ def _answers_of(name: str, texts: int, seed: int) -> Iterator[KnownAnswer]:
             progress=False,
         )
         yield from _of_places(about, curve, truth)
-        yield from _of_heads(about, curve, truth)
+        yield from _of_heads(about, curve, truth, compiled.program)
         yield from _beyond_cue(about, curve, probes, truth)
 
 
@@ -95,12 +95,14 @@ def _edit(curve: CausalResults, method: str, place: str, direction: str | None) 
     return (None, None) if effect is None else (effect.effect, largest_placebo(effect))
 
 
-def _of_heads(about: Callable[..., KnownAnswer], curve: CausalResults, truth: Truth) -> Iterator[KnownAnswer]:
-    """Whether each head carries it: whether patching it moves the answer, by the rule for edits."""
+def _of_heads(
+    about: Callable[..., KnownAnswer], curve: CausalResults, truth: Truth, program: Program
+) -> Iterator[KnownAnswer]:
+    """Whether each head of the program carries it: whether patching it moves the answer, by the rule for edits."""
     for grid in (grid for grid in curve.grids if grid.by == "head"):
         assert grid.within_placebo is not None
-        for i, j in np.ndindex(grid.recovery.shape):
-            head, recovery = f"{grid.layers[i]}.{grid.columns[j]}", float(grid.recovery[i, j])
+        for i, j in ((i, j) for i, block in enumerate(program.blocks) for j in range(len(block.heads))):
+            head, recovery = f"{i}.{j}", float(grid.recovery[i, j])
             if head in truth.in_part:
                 continue
             moves = recovery >= LEAST_EFFECT and grid.interval[i, j, 0] > 0 and not grid.within_placebo[i, j]
@@ -112,9 +114,9 @@ def _beyond_cue(
     about: Callable[..., KnownAnswer], curve: CausalResults, probes: ProbeResults, truth: Truth
 ) -> Iterator[KnownAnswer]:
     """Whether anything is read at the selected place once the cue is regressed out of the activations."""
-    for layer in (layer for layer in probes.residual if layer.place == probes.best.place):
-        is_read = layer.intervals[probes.headline][0] > curve.meta["baseline"]["value"]
-        score = layer.metrics["test"][probes.headline]
-        yield about(
-            f"{layer.place}, without {truth.cue}", NOT_READ, IS_READ if is_read else NOT_READ, score, None, None
-        )
+    if truth.cue is None:
+        return
+    (layer,) = (layer for layer in probes.residual if layer.place == probes.best.place)
+    verdict = IS_READ if layer.intervals[probes.headline][0] > curve.meta["baseline"]["value"] else NOT_READ
+    score = layer.metrics["test"][probes.headline]
+    yield about(f"{layer.place}, without {truth.cue}", truth.beyond, verdict, score, None, None)

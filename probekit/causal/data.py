@@ -129,8 +129,8 @@ class Effect:
         kl: mean KL divergence from the unedited next-token distribution, in nats; None for placebos.
         size: median size of the edit, relative to the activation's.
         placebo_band: (low, high) of the placebos' effects at this place; None where there are none.
-        full_vector: whether the full vector's interchange at this place is large enough to matter, and its interval
-            above that of the same with a text of the own class; None where it was not measured.
+        full_vector: whether the full vector's interchange at this place does more than the same with a text of the own
+            class and answer: by enough to matter, and by a 95% interval on the same rows; None if it was not measured.
         p_value: against the placebos: (1 + how many are at least as large) / (1 + how many there are).
         p_adjusted: the same, corrected over layers and scales (largest effect of each placebo; Westfall and Young).
     """
@@ -168,8 +168,8 @@ class CausalLayer:
         point: short name.
         layer: of the point.
         score: the probe's headline on test.
-        interval: of the score.
-        is_read: whether the simultaneous band of the curve (or without one the interval) lies above the baseline.
+        interval: of the score: its part of the simultaneous band of the curve, or without one its own interval.
+        is_read: whether that lies above the baseline.
         is_used: method -> whether the effect along the method's direction shows use (`effect_shows_use`).
         quadrant: of `is_read`, and of whether `used_by` names a direction.
         collateral: method -> the loss on neutral text with the edit minus without, nats a token. The edit is done at

@@ -40,7 +40,7 @@ GROUPS = {
         "params": "Count a model's parameters, memory and FLOPs.",
         "generate": "Continue a text, greedily or by sampling.",
         "selftest": "Check a model's activations against transformers.",
-        "known-answers": "Compare verdicts with the truth, on models set by hand.",
+        "known-answers": "Compare verdicts with the truth, on models made by hand.",
         "train-model": "Train and test the model of a synthetic world.",
     },
 }

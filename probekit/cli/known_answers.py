@@ -19,11 +19,12 @@ class KnownAnswersJob(Output):
 
 @command("only train_texts seed repeats markdown")
 def known_answers(job: KnownAnswersJob, options: KnownAnswersOptions) -> None:
-    """Compare verdicts with the truth, on models set by hand.
+    """Compare verdicts with the truth, on models made by hand.
 
-    Runs extract, train-probe, and causal with patching, at their default settings, on transformers whose weights were
-    written down: what is in them, where, and whether they use it, follows from their programs. Prints the truth of each
-    variable and place next to the verdict. A wrong verdict gives exit code 3. No download; about a minute.
+    Runs extract, train-probe and causal, without steering and with patching, on transformers whose weights were written
+    down: what is in them, where, and whether they use it, follows from their programs. Prints the truth of each
+    variable and place next to the verdict. A wrong verdict gives exit code 3; with other texts (--seed) a few are wrong
+    by chance, as 95% intervals are. No download; a minute or two.
 
     \b
     Examples:

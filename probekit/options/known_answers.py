@@ -10,7 +10,7 @@ from probekit.options.kinds import Kind, names, whole
 from probekit.options.option import READ, Options, option
 
 COMPILED = "compiled-"  # how their names begin
-LEAST_TEXTS = 50
+LEAST_TEXTS = 100
 
 
 def _models(_: str, given: str | Iterable[str]) -> tuple[str, ...]:

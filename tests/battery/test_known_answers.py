@@ -11,11 +11,12 @@ import pytest
 import probekit as pk
 from probekit.battery import run
 from probekit.battery.page import markdown_page
+from probekit.causal.results.view import LEAST_EFFECT
 from probekit.errors import UsageError
 from probekit.worlds.compiled import NAMES, compiled_model
-from probekit.worlds.compiled.definition import Compiled
+from probekit.worlds.compiled.definition import NEITHER, READ, Compiled
 
-SMALL = "xor,reverse"
+SMALL = "xor,copies"  # edits, erasures, cues and heads
 COMPLETE = os.environ.get("PROBEKIT_FAULTS") == "nightly"
 
 
@@ -26,6 +27,8 @@ def battery(models, **options):
 def test_no_verdict_is_wrong():
     found = battery("all" if COMPLETE else SMALL, **({} if COMPLETE else {"train_texts": 300}))
     assert found.wrong == []
+    for answer in found:  # not because placebos reach as far
+        assert answer.truth not in (READ, NEITHER) or abs(answer.effect or 0) < LEAST_EFFECT
     for name in dict.fromkeys(answer.model for answer in found):
         truths = {truth.label: truth for truth in compiled_model(name).truths}
         own = [answer for answer in found if answer.model == name]
@@ -39,7 +42,7 @@ def test_no_verdict_is_wrong():
 def test_few_verdicts_are_wrong_on_other_texts():
     """Each claim on what is not there is wrong in 2.5% of all curves by design."""
     found = battery("all", seed=100, repeats=5)
-    assert len(found.wrong) <= 0.03 * len(found)
+    assert len(found.wrong) <= 0.01 * len(found)
 
 
 def test_a_probe_that_has_seen_the_test_texts_is_caught(monkeypatch):
@@ -48,12 +51,12 @@ def test_a_probe_that_has_seen_the_test_texts_is_caught(monkeypatch):
 
     def leaking(self, n, seed):
         task = honest(self, n, seed)
-        test = np.resize(np.flatnonzero(task.splits == "test"), len(task))
+        test = np.resize(np.flatnonzero(task.splits == "test")[:20], len(task))
         labels = {name: value[test] for name, value in task.labels.items()}
         return replace(task, inputs=[task.inputs[i] for i in test], labels=labels)
 
     monkeypatch.setattr(Compiled, "task", leaking)
-    assert ("used, not read", "read and used") in {(a.truth, a.verdict) for a in battery("xor", train_texts=50).wrong}
+    assert ("used, not read", "read and used") in {(a.truth, a.verdict) for a in battery("xor", train_texts=100).wrong}
 
 
 def test_a_placebo_band_of_one_direction_is_caught(monkeypatch):

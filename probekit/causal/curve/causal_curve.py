@@ -22,7 +22,7 @@ from probekit.causal.curve.statistics import adjusted_p_values, cramers_v, p_val
 from probekit.causal.data import CausalData, CausalLayer, Effect, Quadrant
 from probekit.causal.results.checklist import reviewer_checklist
 from probekit.causal.results.results import CausalResults
-from probekit.causal.results.view import CONTROL, FULL, effect_shows_use, is_large, is_placebo
+from probekit.causal.results.view import FULL, effect_shows_use, is_placebo
 from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.evaluation.results.verdict import chance_of
 from probekit.machine.progress import shown_parts
@@ -30,6 +30,7 @@ from probekit.machine.versions import versions_of
 from probekit.models.base import LanguageModel
 from probekit.options import CausalArguments
 from probekit.options.option import keywords
+from probekit.points import Place
 from probekit.selections import PER_EXAMPLE, Selection
 
 Selected = dict[str, dict[str, Any]]
@@ -85,18 +86,9 @@ def _bands(effects: Sequence[Effect]) -> dict[tuple[str, str, float | None], tup
 
 
 def _full_vectors(effects: Sequence[Effect]) -> dict[str, bool]:
-    """Place -> `Effect.full_vector` on test.
-
-    Any large swap may harm an answer, whatever it brings. So the swap of all activations must do more with a
-    counterpart's than with those of a text of the own class, beyond the noise of both.
-    """
-    tested = {(e.direction, e.place): e for e in effects if (e.method, e.split) == ("interchange", "test")}
-    control = {place: e.interval[1] for (name, place), e in tested.items() if name == CONTROL and e.interval}
-    return {
-        place: is_large(e.effect, e.flip_rate) and e.interval[0] > max(0.0, control[place])
-        for (name, place), e in tested.items()
-        if name == FULL and e.interval is not None and place in control
-    }
+    """Place -> `Effect.full_vector` on test, as its full vector has it."""
+    own = [effect for effect in effects if (effect.direction, effect.split) == (FULL, "test")]
+    return {effect.place: effect.full_vector for effect in own if effect.full_vector is not None}
 
 
 def select(records: Sequence[PlaceRecord], n_layers: int) -> Selected:
@@ -143,7 +135,7 @@ def curve_of(
 
     Args:
         question: with the probes' results. Unless its label decides the answers, the search for the best direction and
-            the full vector have no say: they hold what decides them, which is not the label.
+            the full vector do not count: they hold what decides them, which is not the label.
         records: of its layers; none if nothing was edited.
         effects: with p-values.
         selected: on validation.
@@ -151,19 +143,19 @@ def curve_of(
     """
     headline, is_of_answers = question.results.headline, question.label == question.answers_label
     tested = {(e.method, e.direction, e.scale, e.place): e for e in effects if e.split == "test"}
-    curve = []
+    curve, output = [], Place("resid_post", question.model.n_layers - 1)
     for layer, at in _measured(question, records):
-        score, interval = layer.metrics["test"][headline], layer.intervals.get(headline)
-        surely = layer.band or interval  # the band, as any of the layers may be called read by chance
-        is_read = (score if surely is None else surely[0]) > baseline
+        score, interval = layer.metrics["test"][headline], layer.band or layer.intervals.get(headline)
+        is_read = (score if interval is None else interval[0]) > baseline
         directions: dict[str, str] = {method: effect.direction for method, effect in at.chosen.items()}
         own = {m: tested[m, directions[m], chosen["scale"], layer.place] for m, chosen in selected.items()}
         used_by = [effect.direction for effect in list(own.values())[:1] if effect_shows_use(effect)]
         learned = tested.get(("interchange", "das", None, layer.place))
         used_by += ["das"] if is_of_answers and learned is not None and effect_shows_use(learned) else []
         full = tested.get(("interchange", FULL, None, layer.place))
-        if is_of_answers and not (is_read or used_by) and full is not None and full.full_vector:
-            used_by = [FULL]  # no linear direction is to be expected where no linear probe reads the label
+        # At the output of the last block the full vector is the answer itself.
+        may_be = is_of_answers and not (is_read or used_by) and Place(layer.point, layer.layer) != output
+        used_by = [FULL] if may_be and full is not None and effect_shows_use(full) else used_by
         curve.append(
             CausalLayer(
                 point=layer.point,
@@ -202,21 +194,16 @@ def _quadrant(is_read: bool, is_used: bool) -> Quadrant:
 
 
 def baseline_of(results: ProbeData) -> Mapping[str, Any]:
-    """What a score is compared with: the majority class, or chance for metrics that do not depend on the classes.
-
-    The majority class of train may be the rarer one of test, by chance. An accuracy is compared with the more frequent
-    one of test, which a probe that knows nothing may say all the time.
-    """
+    """What a score is compared with: the majority class, or chance for metrics that do not depend on the classes."""
     headline, known = results.headline, chance_of(results)
     if not results.meta["n_classes"]:
         return {"name": "mean", "value": 0.0}  # R2 of the mean
-    is_fitted = any(one.name == "majority" for one in results.baselines)
-    if headline == "accuracy":
-        counts = results.meta["counts"]["test"].values()
-        most = max(counts) / sum(counts)
-        return {"name": "majority" if is_fitted else "chance", "value": most if known is None else max(known, most)}
-    value = 1 / results.meta["n_classes"] if known is None else known
-    return {"name": "majority" if is_fitted else "chance", "value": value}
+    if known is not None:
+        is_fitted = any(one.name == "majority" for one in results.baselines)
+        return {"name": "majority" if is_fitted else "chance", "value": known}
+    counts = results.meta["counts"]["test"]
+    chance = max(counts.values()) / sum(counts.values()) if headline == "accuracy" else 1 / results.meta["n_classes"]
+    return {"name": "chance", "value": chance}
 
 
 @keywords(CausalArguments)

@@ -16,7 +16,7 @@ from probekit.causal.curve.question import CHOICES
 from probekit.causal.data import Effect, Method
 from probekit.causal.erasure.erase import Eraser
 from probekit.causal.interchange.interchange import interchange_edit
-from probekit.causal.results.view import CONTROL
+from probekit.causal.results.view import CONTROL, FULL
 from probekit.interventions import Add, Affine, Edit, ProjectOut
 from probekit.options import CausalOptions
 
@@ -84,7 +84,7 @@ def interchange_edits(problem: PlaceProblem, rows: PlaceRows, with_placebos: boo
     for one in [*_some(problem, with_placebos), *([] if learned is None else [learned])]:
         basis = one.basis_Dk.to(rows.x_ND)
         yield NamedEdit("interchange", one.name, None, one.is_placebo, interchange_edit(other_ND, _each(basis, rows)))
-    yield NamedEdit("interchange", "full vector", None, False, interchange_edit(other_ND))
+    yield NamedEdit("interchange", FULL, None, False, interchange_edit(other_ND))
     yield NamedEdit("interchange", CONTROL, None, False, interchange_edit(rows.x_ND[torch.from_numpy(rows.same)]))
 
 

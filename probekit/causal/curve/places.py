@@ -5,7 +5,7 @@ Axes: N rows of a split, V edited runs.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from probekit.causal.curve.problem import PlaceDirections, fit_problem
 from probekit.causal.curve.statistics import ratio_interval
 from probekit.causal.data import Effect, Method
 from probekit.causal.directions.placebos import angle, haar_angle
+from probekit.causal.results.view import CONTROL, FULL, is_large
 from probekit.errors import DataError
 from probekit.evaluation.results.data import LayerResult
 from probekit.interventions import Edit, apply_edit
@@ -66,7 +67,8 @@ def measure_place(prepared: PreparedQuestion, layer: LayerResult, done: Callable
     for split, rows in prepared.rows.items():
         edits = list(edits_of(problem, split, question.options))
         answers = run_edits(question.model, problem.place, rows, problem.rows[split].x_ND, edits, done)
-        effects += [effect_of(each, rows, problem.place) for each in answers]
+        own = [effect_of(each, rows, problem.place) for each in answers]
+        effects += with_full_vector(own, answers, rows)
     chosen = choose_edits(effects)
     return PlaceRecord(
         effects=effects,
@@ -200,6 +202,25 @@ def effect_of(answers: EditedAnswers, rows: AnsweredRows, place: Place) -> Effec
         kl=None if answers.kl is None else float(answers.kl.mean()),
         size=float(np.median(answers.size)),
     )
+
+
+def with_full_vector(effects: list[Effect], answers: Sequence[EditedAnswers], rows: AnsweredRows) -> list[Effect]:
+    """The effects of some rows; that of the full vector says whether it shows use (`Effect.full_vector`).
+
+    Any large swap may harm an answer, whatever it brings. So the swap of all activations must do more with a
+    counterpart's than with those of a text of the own class, on the same rows, and enough more to matter.
+    """
+    made = {
+        e.direction: (e, each.difference) for e, each in zip(effects, answers, strict=True) if e.method == "interchange"
+    }
+    whole_N = rows.whole("interchange")
+    if whole_N is None or not {FULL, CONTROL} <= made.keys():
+        return effects
+    (full, swapped_N), (control, same_N) = made[FULL], made[CONTROL]
+    more = ratio_interval(same_N - swapped_N, whole_N, rows.bootstrap)
+    is_clear = more is not None and more[0] > 0 and full.interval is not None and full.interval[0] > 0
+    shows = is_clear and is_large(full.effect - control.effect, full.flip_rate - control.flip_rate)
+    return [replace(each, full_vector=shows) if each is full else each for each in effects]
 
 
 def _angles(directions: PlaceDirections) -> dict[str, float]:

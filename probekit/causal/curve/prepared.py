@@ -237,7 +237,7 @@ def answer_rows(question: CausalQuestion, split: str) -> AnsweredRows:
         labels=labels,
         counterpart=counterpart,
         other=labels[counterpart],
-        same=_of_the_same_class(labels, options.seed),
+        same=_of_the_same_class(labels, rows.answers[some], options.seed),
         behaviour=behaviour,
         numbers=numbers,
         trunk=trunk,
@@ -301,11 +301,12 @@ def _behaviour(question: CausalQuestion, classes: np.ndarray, counterpart: np.nd
     return Behaviour(tokens[torch.from_numpy(classes)], tokens[torch.from_numpy(classes[counterpart])], answer_N)
 
 
-def _of_the_same_class(labels: np.ndarray, seed: int) -> np.ndarray:
-    """Another row of each row's class, in random order: int64 [N]."""
+def _of_the_same_class(labels: np.ndarray, answers: np.ndarray, seed: int) -> np.ndarray:
+    """Another row of each row's class with the same answer, in random order; the row itself without one: int64 [N]."""
     rng, same = np.random.default_rng([seed, 4]), np.empty(len(labels), dtype=np.int64)
-    for label in np.unique(labels):
-        rows = rng.permutation(np.flatnonzero(labels == label))
+    _, kind = np.unique(np.stack([labels, answers]), axis=1, return_inverse=True)
+    for one in np.unique(kind):
+        rows = rng.permutation(np.flatnonzero(kind.ravel() == one))
         same[rows] = np.roll(rows, 1)
     return same
 

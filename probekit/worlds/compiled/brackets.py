@@ -81,6 +81,7 @@ COMPILED = Compiled(
             (NEITHER, USED, READ_AND_USED, READ_AND_USED),
             ANSWERS,
             "After block 0 the mean, which is 0 on average in both classes. After block 1 both tests, as numbers.",
+            heads=(),
             in_part=("0.0", "1.0"),
         )
     ],

@@ -6,7 +6,7 @@ All are moved to the "?". The answer is the colour, which has two copies: head 0
 the word itself. Block 2 asks whether the first + 1.5 x the second is above 0. So without either copy the answer is the
 same, and where they contradict each other the second wins.
 
-    colour   two copies: the answer needs either
+    colour   two copies: either is enough for the answer
     shape    moved by head 0.1; nothing reads it
     size     moved by head 0.2; units of block 1 subtract it again
     mood     in no word: drawn so that it agrees with the shape in 3 of 4 texts
@@ -17,6 +17,7 @@ from itertools import product
 import numpy as np
 
 from probekit.worlds.compiled.definition import (
+    IS_READ,
     NEITHER,
     READ,
     READ_AND_USED,
@@ -81,8 +82,9 @@ COMPILED = Compiled(
             "colour",
             (NEITHER, READ, READ_AND_USED, READ_AND_USED),
             COLOURS,
-            "One copy after block 0, which the answer does not need; both after block 1.",
+            "One copy after block 0, which the answer does not need; both after block 1, where that of head 1.0 wins.",
             needed=(False, False, True, True),
+            heads=("1.0",),
         ),
         Truth(
             "shape",
@@ -90,6 +92,8 @@ COMPILED = Compiled(
             COLOURS,
             "Moved to the token by head 0.1; nothing reads it.",
             answers_label="colour",
+            cue="mood",
+            beyond=IS_READ,
         ),
         Truth(
             "size",

@@ -27,7 +27,7 @@ FILLERS: tuple[str, ...] = (
     "knoll",
     "lagoon",
 )
-LOUD = 3.0  # length of a filler along its axis, where variables are +-1: most variance has nothing to do with these
+LOUD = 3.0  # length of a filler along its axis, where variables are +-1: near half of the variance is theirs or more
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,12 @@ class Truth:
         why: the verdicts, in words.
         answers_label: the label set that decides the answers, if it is another.
         needed: at each place, whether its linear erasure changes the answers; () where it is not asked.
-        heads: "layer.head" of the heads that carry it to the token that is read; None where it is not asked.
-        in_part: heads that carry a part of it alone, such as one of two words; what patching them does depends on the
-            pairs, so that it is not asked.
-        cue: a label set that explains all that can be read of it; None without.
+        heads: "layer.head" of the heads that carry it: patching one moves the answer all the way, patching another not
+            at all. None where it is not asked.
+        in_part: with `heads`, those that carry a part of it alone, such as one of two words; what patching them does
+            depends on the pairs, so that it is not asked.
+        cue: another label set; None without.
+        beyond: whether anything of it can be read that the cue does not explain.
     """
 
     label: str
@@ -72,6 +74,7 @@ class Truth:
     heads: Sequence[str] | None = None
     in_part: Sequence[str] = ()
     cue: str | None = None
+    beyond: str = NOT_READ
 
 
 @dataclass(frozen=True)
@@ -97,8 +100,8 @@ class Compiled:
         def several(size: int, seed: Seed, split: str) -> list[Text]:
             rng, drawn = np.random.default_rng(seed), []
             while len(drawn) < size:
-                drawn += (together := self.texts(rng, split))
-                groups.extend([len(groups)] * len(together))
+                drawn += (some := self.texts(rng, split))
+                groups.extend([len(groups)] * len(some))
             del groups[len(groups) - len(drawn) + size :]
             return drawn[:size]
 

@@ -9,16 +9,17 @@ kind, the first program of Lindner et al. 2023. The logit of k is -2 (8 fraction
 import numpy as np
 
 from probekit.worlds.compiled.definition import (
+    FILLERS,
     NEITHER,
     READ_AND_USED,
     Compiled,
     Text,
     Truth,
-    draw_fillers,
     filler_words,
     read_fillers,
 )
 from probekit.worlds.compiled.program import Block, Compare, Head, Program
+from probekit.worlds.grammar import choose, split_by_checksum
 
 N = 8
 COUNTS = tuple(str(k) for k in range(N + 1))
@@ -35,9 +36,11 @@ PROGRAM = Program(
 
 def texts(rng: np.random.Generator, split: str) -> list[Text]:
     """One text; each word is an x with probability 1/2, else a filler."""
-    drawn, is_x = draw_fillers(rng, N, split), rng.integers(2, size=N).astype(bool)
-    words = ["x" if x else word for x, word in zip(is_x, drawn, strict=True)]
-    return [Text([*words, "?"], {"count": float(is_x.sum())}, COUNTS[is_x.sum()])]
+    words = []
+    while split_by_checksum(" ".join(words)) != split or not words:
+        words = ["x" if rng.integers(2) else choose(rng, FILLERS) for _ in range(N)]
+    count = words.count("x")
+    return [Text([*words, "?"], {"count": float(count)}, COUNTS[count])]
 
 
 COMPILED = Compiled(

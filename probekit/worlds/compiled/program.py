@@ -70,7 +70,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Program:
-    """A transformer as it is meant.
+    """A transformer, by the axes of its stream.
 
     Attributes:
         name: of the model.

@@ -3,8 +3,8 @@
     3 amber 0 knoll 4 birch ? 3
 
 Attention is bidirectional. Head 0.0 moves the mean of the digits to every token: which digits there are. Units of block
-0 count those below the token's own digit: its rank, a number on a line. Units of block 1 turn the rank into one axis
-for each value. Head 2.0 attends from the "?" to the digit of rank 1 and moves it; the answer is that digit.
+0 count those below the token's own digit: its rank, a number on a line. Units of block 1 mark rank 1. Head 2.0 attends
+from the "?" to the digit with this mark and moves it; the answer is that digit.
 
 Head 0.0 moves the digits to the "?", too. The middle one can be read there, but ranks are used at the digits alone.
 """

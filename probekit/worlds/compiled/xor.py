@@ -10,6 +10,7 @@ import numpy as np
 
 from probekit.worlds.compiled.definition import (
     NEITHER,
+    READ,
     READ_AND_USED,
     USED,
     Compiled,
@@ -55,13 +56,13 @@ def texts(rng: np.random.Generator, split: str) -> list[Text]:
     for differ in range(2):
         heat = int(rng.integers(2))
         words = [HEAT[heat], DAMP[heat ^ differ], *draw_fillers(rng, 4, split), "?"]
-        found.append(Text(words, {"differ": differ}, ANSWERS[differ]))
+        found.append(Text(words, {"differ": differ, "heat": heat}, ANSWERS[differ]))
     return found
 
 
 COMPILED = Compiled(
     PROGRAM,
-    {"differ": ANSWERS},
+    {"differ": ANSWERS, "heat": HEAT},
     texts,
     [
         Truth(
@@ -72,6 +73,13 @@ COMPILED = Compiled(
             "number after block 1.",
             heads=(),
             in_part=("0.0", "0.1"),
-        )
+        ),
+        Truth(
+            "heat",
+            (NEITHER, READ_AND_USED, READ),
+            ANSWERS,
+            "Moved to the token by head 0.0, and read by block 1. At the output it is there, and nothing reads it.",
+            answers_label="differ",
+        ),
     ],
 )
