@@ -1103,6 +1103,42 @@ BUGS = [
         "interchange_edit(other_ND)",
     ),
     bug(
+        "full-vector-without-its-control",
+        "tests/causal/curve/test_verdicts.py",
+        "more = ratio_interval(same_N - swapped_N, whole_N, rows.bootstrap)",
+        "more = ratio_interval(rows.difference - swapped_N, whole_N, rows.bootstrap)",
+    ),
+    bug(
+        "control-with-another-answer",
+        "tests/causal/curve/test_verdicts.py",
+        "np.unique(np.stack([labels, answers]), axis=1, return_inverse=True)",
+        "np.unique(np.stack([labels, labels]), axis=1, return_inverse=True)",
+    ),
+    bug(
+        "read-by-its-own-interval",
+        "tests/causal/curve/test_effects.py",
+        "layer.band or layer.intervals.get(headline)",
+        "layer.intervals.get(headline) or layer.band",
+    ),
+    bug(
+        "full-vector-counts-at-the-output",
+        "tests/causal/curve tests/worlds tests/battery",
+        " and Place(layer.point, layer.layer) != output",
+        "",
+    ),
+    bug(
+        "program-without-query-weights",
+        "tests/worlds/test_compiled.py",
+        "W_Q[:, at[each.key]] += each.weight * row[each.query]",
+        "W_Q[:, at[each.key]] += row[each.query]",
+    ),
+    bug(
+        "toy-scores-divided-twice",
+        "tests/models/families/test_hooked_transformer.py",
+        "self.factor = 1.0 if cfg.attn_scale is None else math.sqrt(cfg.d_head) / cfg.attn_scale",
+        "self.factor = 1.0 if cfg.attn_scale is None else 1 / cfg.attn_scale",
+    ),
+    bug(
         "angle-with-sign",
         "tests/causal/directions",
         "second = second if float(first @ second) >= 0 else -second\n    # not acos",
