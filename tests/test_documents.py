@@ -84,8 +84,7 @@ def test_the_pages_of_models_are_what_the_registry_says():
 
 def test_every_family_says_what_it_loads_and_what_it_refuses():
     for model_type, family in families().items():
-        has_examples = family.hub_examples or model_type == "hooked_transformer"  # whose weights are pickles on the Hub
-        assert all((family.loads, family.refused, has_examples)), model_type
+        assert all((family.loads, family.refused, family.hub_examples or family.how_to)), model_type
 
 
 @pytest.fixture(scope="module")

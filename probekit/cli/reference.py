@@ -92,8 +92,7 @@ def will_it_load_page() -> str:
         (
             " ".join(f"`{name}`" for name in family.model_types),
             f"{family.loads} (`{file}.py`)",
-            ", ".join(f"[{hub_id}]({HUB}/{hub_id})" for hub_id in family.hub_examples)
-            or "[from a state dict](how-to/toy-models.md)",
+            ", ".join(f"[{hub_id}]({HUB}/{hub_id})" for hub_id in family.hub_examples) or family.how_to,
             family.refused,
         )
         for file, family in _families().items()

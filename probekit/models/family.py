@@ -104,6 +104,7 @@ class Family:
         loads: what people call the models that it loads, for tables: "Llama, Mistral, Qwen2".
         refused: what it refuses, for the page of models: "longrope".
         hub_examples: names of published models that it loads.
+        how_to: where the Hub has no such models as safetensors, a link in docs/ to how a folder is made.
     """
 
     model_types: tuple[str, ...]
@@ -124,6 +125,7 @@ class Family:
     loads: str = ""
     refused: str = ""
     hub_examples: tuple[str, ...] = ()
+    how_to: str = ""
 
     def hf_names(self, cfg: Any, given: Collection[str] = ()) -> dict[str, HfTensor]:
         """Our name of every weight of the model with this config -> where a Hugging Face file holds it.

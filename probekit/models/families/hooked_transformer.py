@@ -364,4 +364,5 @@ FAMILY = Family(
     hf_buffers=r"blocks\.\d+\.attn\.(mask|IGNORE)",  # who sees whom, and the score of the others
     loads="toy models and compiled programs (HookedTransformer's files)",
     refused="rotary positions, parallel blocks, gated MLPs, RMSNorm, d_vocab_out other than d_vocab",
+    how_to="[from a state dict](how-to/toy-models.md)",
 )
