@@ -27,8 +27,13 @@ NOTEBOOKS = [path for path in sorted((REPO / "experiments").glob("*.ipynb")) if 
 CHECKS = {  # page -> what holds after its last block
     "add-a-family.md": "import probekit as pk; assert pk.selftest(model).passed",
     "erase-a-concept.md": "assert eraser.rank == 1 and len(found.places) == 5",
-    "toy-models.md": "own = [e for e in edits.effects if (e.method, e.direction) == ('interchange', 'probe')]; "
-    "assert {e.point: round(e.effect) for e in own} == {'resid_pre': 0, 'resid_post': 1}",
+    "toy-models.md": "assert [layer.quadrant for layer in edits.layers] == ['neither', 'read and used']; "
+    "assert [round(layer.score, 2) for layer in edits.layers] == [0.52, 1.0]; "
+    "exchanged = [e for e in edits.effects if e.method == 'interchange' and e.split == 'test']; "
+    "own = {e.point: round(e.effect, 2) for e in exchanged if e.direction == 'probe'}; "
+    "assert own == {'resid_pre': 0, 'resid_post': 0.99}, own; "
+    "of_no_use = [e.effect for e in exchanged if e.direction in ('random', 'covariance', 'shuffled labels')]; "
+    "assert round(max(of_no_use), 2) == 0.15, max(of_no_use)",
     "steer.md": "assert found.recovery > found.control_recovery + 0.1",
 }
 # What can't run here: reason -> blocks. Their commands are parsed, and their Python has no undefined name.

@@ -20,6 +20,8 @@ from torch import Tensor
 import probekit as pk
 from probekit.errors import DataError, UsageError
 from probekit.models.families.hooked_transformer import HookedTransformerConfig
+from probekit.worlds.compiled import NAMES, compiled_model
+from probekit.worlds.compiled.program import compile_program
 
 TINY = {
     "hooked": HookedTransformerConfig(**SIZES, d_head=12),
@@ -245,6 +247,9 @@ def test_a_config_of_transformerlens_is_written_with_its_words(page, tmp_path):
         {"attn_only": True, "act_fn": None},
         {"d_model": 6, "d_head": 16, "n_heads": 2, "act_fn": "gelu_new"},
         {"d_model": 33, "d_head": 2, "n_heads": 5},
+        {"attn_scale": -1.0},
+        {"attn_scale": 0.1},
+        {"use_attn_scale": False, "attn_scale": 3.5, "d_head": 16},
     ],
 )
 def test_a_gpt2_hides_its_norms_from_a_model_without(change, page, tmp_path):
@@ -262,6 +267,44 @@ def test_a_gpt2_hides_its_norms_from_a_model_without(change, page, tmp_path):
     assert error(plain(TOKENS), logits) <= 1e-5
     assert error(disguised(TOKENS), logits) <= 1e-4
     assert error(theirs(TOKENS).logits, logits) <= 1e-4
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", NAMES)
+def test_a_gpt2_computes_what_a_compiled_model_does(name, page):
+    """Its scores of 30 are not divided. A bidirectional model and one with norms are refused."""
+    made = compiled_model(name)
+    hf, arrays = compile_program(made.program)
+    state = {at: torch.from_numpy(x) for at, x in arrays.items()}
+    if not made.program.causal or made.program.norm:
+        with pytest.raises(ValueError, match=r"keep the file as hooked_transformer$"):
+            page["as_gpt2"](hf, state)
+        return
+    config, tensors = page["as_gpt2"](hf, state)
+    theirs = transformers.GPT2LMHeadModel(transformers.GPT2Config(**config)).eval()
+    theirs.load_state_dict(tensors, strict=True)
+    words = list(made.program.words)
+    texts = [text.words for text in made.texts(np.random.default_rng(0), "train")]
+    texts += np.random.default_rng(0).choice(words, (20, hf["n_ctx"])).tolist()
+    for text in texts:
+        tokens = torch.tensor([[words.index(word) for word in text]])
+        wanted = by_the_equations(hf, state, tokens)[0]
+        assert (theirs(tokens).logits - wanted).abs().max() <= 1e-4 * max(1, wanted.abs().max())
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"attention_dir": "bidirectional", "normalization_type": None}, "attention_dir"),
+        ({"normalization_type": "LNPre"}, "normalization_type"),
+        ({"normalization_type": "LN"}, "normalization_type"),
+        ({}, "normalization_type"),  # TransformerLens's default is LN
+    ],
+)
+def test_a_gpt2_is_not_made_of_what_it_cannot_compute(change, named, page):
+    hf = {name: BASE[name] for name in BASE if name != "normalization_type"} | change
+    with pytest.raises(ValueError, match=f"^{named} is [^\n]*$"):
+        page["as_gpt2"](hf, state_of({"normalization_type": "LN"} | hf))
 
 
 def compiled(n_layers: int, d_model: int, n_heads: int, size: int, hidden: int) -> dict[str, dict[str, np.ndarray]]:
