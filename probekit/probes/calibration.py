@@ -4,6 +4,11 @@ The penalty has a fixed size, so it vanishes as rows grow. It counts as `PRIOR_R
 probe's own probabilities, or are spread evenly where its scores are no log odds, which keeps the slope finite where the
 scores separate the classes; and as half of each squared bias, which keeps a class of few rows near the others'.
 
+A bias is what the log odds of a row with the mean scores differ by from the log frequencies of the classes, or, where
+scores are no log odds, from even ones. If it were that at a score of 0, a steep slope for the log odds of a rare class,
+which are far from 0, would need a bias as large, which the penalty forbids. So the log odds of a class of 5% stayed 50
+times too flat where a strong penalty on the probe's weights had made them so (`benchmarks/claims.py`).
+
 Guo et al. (2017) for the temperature, Platt (1999) for slope and bias of two classes.
 
 Axes: N rows, K scores of a row (1 for two classes, else C), C classes.
@@ -17,6 +22,7 @@ from scipy.special import log_softmax, softmax
 # In simulations of 2 and 17 classes with 24 to 1,000 rows, calibrations with 10 lost less on fresh rows where the
 # probe's own probabilities were right than with 5, and gained nearly as much where the probe was three times too sure.
 PRIOR_ROWS = 10.0
+LEAST_FREQUENCY = 1e-12  # of a class without rows, to which the probe's own probabilities give next to nothing
 NEWTON_STEPS = 100
 TOLERANCE = 1e-12  # squared Newton decrement for each row, in nats
 
@@ -48,16 +54,18 @@ def fit_scale(scores: np.ndarray, labels: np.ndarray, log_odds: bool, biased: bo
     """
     one_each = scores.shape[1] == 1
     logits = np.concatenate([np.zeros_like(scores), scores], axis=1) if one_each else scores.astype(np.float64)
-    # A bias of scores without a zero of their own is one around their means.
-    middle = np.zeros(logits.shape[1]) if log_odds or not biased else logits.mean(axis=0)
+    middle = logits.mean(axis=0) if biased else np.zeros(logits.shape[1])
     found = _Objective(logits - middle, labels, softmax(logits, axis=1) if log_odds else None, biased)
     v = found.minimum()
-    bias = v[1:] - v[0] * middle
+    bias = v[1:] + found.level - v[0] * middle
     return Scale(float(v[0]), bias[1:] - bias[:1] if one_each else bias, found.loss(v))
 
 
 class _Objective:
-    """The penalised log loss of a slope and C biases, `v` [1 + C], for logits [N, C]."""
+    """The penalised log loss of a slope and C biases, `v` [1 + C], for logits [N, C].
+
+    `level` [C] is what the biases are added to: the log frequencies of the classes, those of the prior's rows included.
+    """
 
     def __init__(self, logits: np.ndarray, labels: np.ndarray, prior: np.ndarray | None, biased: bool):
         N, C = logits.shape
@@ -66,6 +74,10 @@ class _Objective:
         self._logits, self._biased = centred / self._unit, biased
         self._weight = 1 + PRIOR_ROWS / N
         self._targets = (labels[:, None] == np.arange(C)) + PRIOR_ROWS / N * (1 / C if prior is None else prior)
+        self.level = np.zeros(C)
+        if biased and prior is not None:
+            level = np.log(np.maximum(self._targets.mean(axis=0), LEAST_FREQUENCY))
+            self.level = level - level.mean()
 
     def minimum(self) -> np.ndarray:
         """The `v` of the lowest loss, with a slope of 0 or more."""
@@ -78,7 +90,7 @@ class _Objective:
         return self._loss(np.concatenate([v[:1] * self._unit, v[1:]]))
 
     def _loss(self, v: np.ndarray) -> float:
-        logs = log_softmax(v[0] * self._logits + v[1:], axis=1)
+        logs = log_softmax(v[0] * self._logits + self.level + v[1:], axis=1)
         return float(-(self._targets * logs).sum() + v[1:] @ v[1:] / 2)
 
     def _descend(self, with_slope: bool) -> np.ndarray:
@@ -100,7 +112,7 @@ class _Objective:
 
     def _derivatives(self, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         x, w = self._logits, self._weight
-        p = softmax(v[0] * x + v[1:], axis=1)
+        p = softmax(v[0] * x + self.level + v[1:], axis=1)
         off, centred = w * p - self._targets, p * (x - (p * x).sum(axis=1, keepdims=True))
         g = np.concatenate([[(off * x).sum()], off.sum(axis=0) + v[1:]])
         H = np.empty((len(v), len(v)))

@@ -15,6 +15,7 @@ from probekit.evaluation.fits.predict import log_probabilities
 from probekit.evaluation.results.row_scores import RowScores
 from probekit.probes.base import probabilities
 from probekit.probes.calibration import fit_scale
+from probekit.scoring.threshold import FEW_GROUPS
 
 OWN, TEMPERATURE, BIASED = "none", "temperature", "temperature and a bias for each class"
 FOLDS = 5
@@ -37,6 +38,7 @@ class Calibration:
         kind: "none" where the probe's own probabilities are kept, "temperature", or "temperature and a bias for each
             class".
         held_out: kind -> mean log loss on held-out folds, in nats; empty where the rows cannot be divided.
+        groups: how many groups these rows are in; None where each is its own.
     """
 
     slope: float
@@ -44,6 +46,7 @@ class Calibration:
     rows: int
     kind: str = TEMPERATURE
     held_out: dict[str, float] = field(default_factory=dict)
+    groups: int | None = None
 
     def log_odds(self, scores: np.ndarray) -> np.ndarray:
         """The log odds of scores [N], or the logits of scores [N, C]."""
@@ -54,12 +57,17 @@ class Calibration:
         """One line for tables and files, which follows on "the probabilities are"."""
         rows = f"{self.rows:,} validation {'row' if self.rows == 1 else 'rows'}"
         losses = "; ".join(f"{_shown(kind)} {loss:.3f}" for kind, loss in self.held_out.items())
+        few = ""
+        if self.groups is not None and losses:
+            rows += f" in {self.groups:,} groups"
+            few = "; with so few, they tend to be too sure on new groups" if self.groups < FEW_GROUPS else ""
         if self.kind != OWN:
             held_out = f" (log loss on held-out folds: {losses})" if losses else ""
-            return f"calibrated by {self.kind}, fitted on {rows}{held_out}"
+            return f"calibrated by {self.kind}, fitted on {rows}{held_out}{few}"
         if not self.held_out:
             return f"the probe's own, as {rows} cannot be divided into folds that compare calibrations"
-        return f"the probe's own, as no calibration has a clearly lower log loss on held-out folds of {rows} ({losses})"
+        clearly = f"no calibration has a clearly lower log loss on held-out folds of {rows} ({losses})"
+        return f"the probe's own, as {clearly}{few}"
 
 
 def _shown(kind: str) -> str:
@@ -89,7 +97,9 @@ def fit_calibration(
         gain = float((losses[best] - losses[kind]).mean()) * (groups.max() + 1)  # a group counts as one row
         best = kind if gain > EVIDENCE else best
     means = {kind: float(loss.mean()) for kind, loss in losses.items()}
-    return replace(_fitted(columns, labels, log_odds, best), held_out=means)
+    units = int(groups.max()) + 1
+    about = {"groups": None if units == len(labels) else units}
+    return replace(_fitted(columns, labels, log_odds, best), held_out=means, **about)
 
 
 def calibration_of(rows: RowScores | None, place: str, log_odds: bool) -> Calibration | None:

@@ -23,9 +23,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from scipy.special import ndtr, ndtri, stdtr, stdtrit
+from scipy.special import ndtri, stdtr, stdtrit
 
-from probekit.evaluation.scores.bootstrap import LEVEL, Bootstrap, groups_note, satterthwaite
+from probekit.evaluation.compare.lead import Ends, independent_difference, within_range
+from probekit.evaluation.scores.bootstrap import LEVEL, Bootstrap, groups_note
 from probekit.evaluation.scores.joint import ROUNDING
 from probekit.evaluation.scores.metrics import Predictions
 from probekit.evaluation.scores.score import value_of
@@ -132,7 +133,6 @@ def _welch(values: Sequence[float], others: Sequence[float]) -> tuple[float, flo
 # errors, the variance is (1 - r) / s of that of two independent complete splits: for less than a half, pairing is worse
 # up to r = 0.5.
 LEAST_SHARED = 0.5
-Ends = tuple[float, float]
 
 
 class Differences:
@@ -194,7 +194,7 @@ class Differences:
         if metric == "accuracy":
             return accuracy_difference(mine, theirs, bootstrap)
         difference = value_of(mine, metric) - value_of(theirs, metric)
-        error, freedom = _error(mine, theirs, metric, bootstrap)
+        error, freedom = bootstrap.error_of(metric, mine, theirs)
         if not math.isfinite(error):
             return difference, None, None
         if error <= ROUNDING:
@@ -203,7 +203,8 @@ class Differences:
             # both are perfect, or fail, in every resample: the rows say no more than each run's own interval
             return difference, *independent_difference(*((run.estimate or 0.0, run.interval) for run in runs))
         half = float(stdtrit(freedom, (1 + LEVEL) / 2)) * error
-        return difference, (difference - half, difference + half), float(2 * stdtr(freedom, -abs(difference) / error))
+        ends = within_range(metric, difference - half, difference + half)
+        return difference, ends, float(2 * stdtr(freedom, -abs(difference) / error))
 
 
 def accuracy_difference(mine: Predictions, theirs: Predictions, bootstrap: Bootstrap) -> tuple[float, Ends, float]:
@@ -217,7 +218,7 @@ def accuracy_difference(mine: Predictions, theirs: Predictions, bootstrap: Boots
         p = float(binomtest(won, won + lost).pvalue) if won + lost else 1.0
         low, high, _ = _adjusted(won, lost, n, float(ndtri((1 + LEVEL) / 2)))
         return (won - lost) / n, (low, high), p
-    error, freedom = _error(mine, theirs, "accuracy", bootstrap)
+    error, freedom = bootstrap.error_of("accuracy", mine, theirs)
     difference = (won - lost) / n
     # of pairs that all have the same difference, as many as there are groups
     pairs = float(bootstrap.n_units)
@@ -237,36 +238,8 @@ def _adjusted(won: float, lost: float, n: float, quantile: float) -> tuple[float
     return max(-1.0, difference - half), min(1.0, difference + half), difference / error if error else 0.0
 
 
-def _error(one: Predictions, other: Predictions, metric: str, bootstrap: Bootstrap) -> tuple[float, float]:
-    """The standard error of the difference over shared resamples, and its degrees of freedom."""
-    n = bootstrap.n_units
-    if n < 2:
-        return math.nan, math.nan
-    drawn = bootstrap.resampled(one, metric) - bootstrap.resampled(other, metric)
-    drawn = drawn[np.isfinite(drawn)]
-    left = bootstrap.jackknifed(one, metric) - bootstrap.jackknifed(other, metric)
-    left = left[np.isfinite(left)]
-    freedom = satterthwaite(left, n) if len(left) else float(n - 1)
-    return float(drawn.std() * math.sqrt(n / (n - 1))) if len(drawn) else math.nan, freedom
-
-
 def _are_same(one: Predictions, other: Predictions) -> bool:
     return np.array_equal(one.predicted, other.predicted) and np.array_equal(one.scores, other.scores)
-
-
-def independent_difference(
-    one: tuple[float, Ends | None], other: tuple[float, Ends | None]
-) -> tuple[Ends | None, float | None]:
-    """The interval of the difference of two independent estimates, from their own intervals, and its p-value."""
-    (a, ends), (b, others) = one, other
-    if ends is None or others is None:
-        return None, None
-    low = (a - b) - math.hypot(a - ends[0], others[1] - b)
-    high = (a - b) + math.hypot(ends[1] - a, b - others[0])
-    # the half towards 0 decides whether 0 is inside, so the p-value agrees with the interval
-    half = (a - b) - low if a >= b else high - (a - b)
-    quantile = float(ndtri((1 + LEVEL) / 2))
-    return (low, high), 1.0 if half <= ROUNDING else float(2 * ndtr(-quantile * abs(a - b) / half))
 
 
 def corrected(found: Sequence[RunDifference]) -> list[RunDifference]:

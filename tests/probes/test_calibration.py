@@ -14,8 +14,10 @@ def penalised(v: np.ndarray, scores: np.ndarray, labels: np.ndarray, log_odds: b
     """The objective as the module states it, for a slope and a shift of each of C classes."""
     logs = log_softmax(v[0] * scores + v[1:], axis=1)
     prior = softmax(scores, axis=1) if log_odds else np.full(scores.shape, 1 / scores.shape[1])
-    middle = 0 if log_odds else scores.mean(axis=0)
-    bias = v[1:] + v[0] * middle
+    bias = v[1:] + v[0] * scores.mean(axis=0)
+    if log_odds:
+        counts = np.bincount(labels, minlength=scores.shape[1]) + PRIOR_ROWS * prior.mean(axis=0)
+        bias = bias - (np.log(counts) - np.log(counts).mean())
     return (
         -logs[np.arange(len(labels)), labels].sum() - PRIOR_ROWS * (prior * logs).sum(axis=1).mean() + bias @ bias / 2
     )

@@ -103,6 +103,20 @@ def test_a_probe_that_is_too_sure_is_mended_and_says_how() -> None:
     assert f"calibrated by {found.kind}, fitted on 400 validation rows" in found.method
 
 
+@pytest.mark.parametrize("share", [0.05, 0.01])
+@pytest.mark.parametrize("sureness", [0.02, 0.2, 3.0])
+def test_log_odds_of_a_rare_class_that_are_too_flat_or_too_steep_are_calibrated(share: float, sureness: float) -> None:
+    """A probe that a strong penalty keeps near the base rate: its log odds vary too little, around the right level."""
+    rng, level, n = np.random.default_rng(0), np.log(share / (1 - share)), round(25 / share)
+    labels = (rng.random(n) < share).astype(int)
+    known = level + 4 * (labels - 0.5) + 2 * rng.normal(size=n)  # densities whose log ratio is the score's deviation
+    found = fitted(level + sureness * (known - level), labels, log_odds=True)
+    said = found.log_odds(level + sureness * (known - level))
+    assert found.kind != OWN
+    assert found.slope == pytest.approx(1 / sureness, rel=0.4)
+    assert np.abs(expit(said) - expit(known)).mean() < share / 3
+
+
 def test_probabilities_that_no_calibration_betters_stay_as_they_are() -> None:
     scores, labels = World(np.ones(17), 5.0, 1).rows(200, least=1)
     found = fitted(scores, labels, log_odds=True)
@@ -138,6 +152,9 @@ def test_rows_of_a_group_share_a_fold_and_count_together() -> None:
     renamed = fit_calibration(odds, labels, True, 7 * groups + 3)
     assert renamed is not None
     assert renamed.held_out == of_groups.held_out
+    assert "600 validation rows in 12 groups" in of_groups.method
+    assert "too sure on new groups" in of_groups.method
+    assert "groups" not in once.method
 
 
 def test_a_class_that_validation_lacks_is_improbable_and_not_impossible() -> None:

@@ -1,15 +1,19 @@
 """The quoted score against the best baseline, and against the layer that selecting on test would have picked."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy.special import stdtrit
+from scipy.special import ndtr, ndtri, stdtrit
 
 from probekit.evaluation.results.data import LayerResult
-from probekit.evaluation.scores.bootstrap import LEVEL, Bootstrap
+from probekit.evaluation.scores.bootstrap import LEVEL, SHARES, Bootstrap
+from probekit.evaluation.scores.joint import ROUNDING
 from probekit.evaluation.scores.metrics import Predictions
 from probekit.evaluation.scores.score import for_metric, value_of
+
+Ends = tuple[float, float]
 
 
 def lead(
@@ -39,18 +43,43 @@ def paired_difference(
 ) -> tuple[float, list[float] | None]:
     """How far one is ahead of the other on the same rows, and its 95% interval; None where there is none.
 
-    The difference is taken within each resample; the interval is Student's t times its standard error.
+    The difference is taken within each resample; the interval is Student's t times its standard error
+    (`Bootstrap.error_of`). Where both are perfect, or fail, in every resample, the rows say no more than the intervals
+    of the two.
     """
     ahead = value_of(one, metric) - value_of(other, metric)
     if bootstrap is None or not bootstrap.has_intervals:
         return ahead, None
-    first, second = (bootstrap.resampled(for_metric(each, metric), metric) for each in (one, other))
-    difference = (first - second)[np.isfinite(first - second)]
-    n = bootstrap.n_units
-    if n < 2 or not len(difference):
+    both = for_metric(one, metric), for_metric(other, metric)
+    error, freedom = bootstrap.error_of(metric, *both)
+    if np.isnan(error):
         return ahead, None
-    half = float(stdtrit(n - 1, (1 + LEVEL) / 2) * difference.std() * np.sqrt(n / (n - 1)))
-    return ahead, [ahead - half, ahead + half]
+    if error <= ROUNDING and metric in SHARES and (value := value_of(one, metric)) in (0, 1):
+        own = [(value, bootstrap.intervals(each, names=[metric]).get(metric)) for each in both]
+        ends = independent_difference(*own)[0]
+        return ahead, None if ends is None else list(ends)
+    half = float(stdtrit(freedom, (1 + LEVEL) / 2)) * error
+    return ahead, list(within_range(metric, ahead - half, ahead + half))
+
+
+def within_range(metric: str, low: float, high: float) -> Ends:
+    """The ends of an interval of a difference; two shares differ by at most 1."""
+    return (max(-1.0, low), min(1.0, high)) if metric in SHARES else (low, high)
+
+
+def independent_difference(
+    one: tuple[float, Ends | None], other: tuple[float, Ends | None]
+) -> tuple[Ends | None, float | None]:
+    """The interval of the difference of two independent estimates, from their own intervals, and its p-value."""
+    (a, ends), (b, others) = one, other
+    if ends is None or others is None:
+        return None, None
+    low = (a - b) - math.hypot(a - ends[0], others[1] - b)
+    high = (a - b) + math.hypot(ends[1] - a, b - others[0])
+    # the half towards 0 decides whether 0 is inside, so the p-value agrees with the interval
+    half = (a - b) - low if a >= b else high - (a - b)
+    quantile = float(ndtri((1 + LEVEL) / 2))
+    return (low, high), 1.0 if half <= ROUNDING else float(2 * ndtr(-quantile * abs(a - b) / half))
 
 
 def optimism(results: Sequence[LayerResult], best: LayerResult, metric: str, quoted: float) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from probekit.evaluation.results.wording import (
     quick_note,
     reconstruction_text,
 )
-from probekit.evaluation.scores.bootstrap import groups_note
+from probekit.evaluation.scores.bootstrap import class_note, groups_note
 from probekit.evaluation.scores.permutation import permuted_texts
 from probekit.evaluation.scores.roc import ROC_RATES
 from probekit.points import Place, spans_of
@@ -230,6 +230,7 @@ def every_note(data: ProbeData) -> list[Note]:
         ("black boxes", ALWAYS, _black_box_note),
         ("ensemble", ALWAYS, _ensemble_note),
         ("groups", ALWAYS, _groups_note),
+        ("rarest class", ALWAYS, _class_note),
         ("k", MOSTLY, few_features_note),
         ("convergence", MOSTLY, _convergence_note),
         ("audit", MOSTLY, _audit_note),
@@ -404,6 +405,13 @@ def _audit_note(data: ProbeData) -> str:
 
 def _groups_note(data: ProbeData) -> str:
     return groups_note(data.meta.get("test_groups"))
+
+
+def _class_note(data: ProbeData) -> str:
+    quoted = data.quoted
+    if quoted is None or quoted.interval is None or quoted.value in (0, 1):  # without one, or with an exact one
+        return ""
+    return class_note(data.headline, min(data.meta.get("counts", {}).get("test", {}).values(), default=None))
 
 
 def _texts_note(data: ProbeData) -> str:

@@ -95,6 +95,80 @@ def test_intervals_of_auroc_cover_the_truth(n, size, auroc):
     assert_covered(inside)
 
 
+def few(
+    seed: int, n: int, positives: int | None, n_groups: int | None, auroc: float
+) -> tuple[list[Predictions], Bootstrap]:
+    """Two probes of one true AUROC, of few positives, or of few groups of one class each."""
+    rng = np.random.default_rng([seed, n])
+    group = np.arange(n) if n_groups is None else np.arange(n) * n_groups // n
+    labels = rng.permutation(np.arange(group[-1] + 1) < (positives or (group[-1] + 1) // 2)).astype(int)[group]
+
+    def noise() -> np.ndarray:
+        own = rng.normal(size=n)
+        return own if n_groups is None else np.sqrt(0.5) * (own + rng.normal(size=n_groups)[group])
+
+    shared, probes = noise(), []
+    for _ in range(2):
+        scores = 2 * norm.ppf(auroc) * (labels - 0.5) + shared + noise()
+        probes.append(Predictions(labels, (scores > 0).astype(int), scores, 2))
+    return probes, Bootstrap(n, seed, None if n_groups is None else group, resamples=300)
+
+
+@pytest.mark.parametrize(
+    ("n", "positives", "n_groups"), [(50, 3, None), (200, 5, None), (200, 10, None), (200, None, 5), (200, None, 10)]
+)
+@pytest.mark.parametrize("auroc", [0.7, 0.9])
+def test_intervals_of_auroc_and_of_its_difference_cover_the_truth_with_few_of_a_class(n, positives, n_groups, auroc):
+    """At least as often as is said: with a handful of units they are wider than they need to be."""
+    inside, ahead = 0, 0
+    for seed in range(WORLDS):
+        probes, draws = few(seed, n, positives, n_groups, auroc)
+        low, high = draws.intervals(probes[0], names=["auroc"])["auroc"]
+        inside += low <= auroc <= high
+        ends = paired_difference(*probes, "auroc", draws)[1]
+        assert ends is not None
+        ahead += ends[0] <= 0 <= ends[1]
+        assert -1 <= ends[0] <= ends[1] <= 1
+    least = binom.ppf(FALSE_ALARM, WORLDS, 0.95)
+    assert min(inside, ahead) >= least
+
+
+@pytest.mark.parametrize("positives", [4, 12, 30])
+def test_the_error_of_an_auroc_is_delongs_and_its_freedom_welchs(positives):
+    """DeLong et al. (1988): the variances of the placements of each class over its size; Welch (1947) for their sum.
+
+    With few positives it is larger, by no more than m / (m - 1).
+    """
+    n, rng = 300, np.random.default_rng(positives)
+    labels = (np.arange(n) < positives).astype(int)
+    scores = 1.2 * labels + rng.normal(size=n)
+    wins = scores[labels == 1][:, None] > scores[labels == 0]
+    parts = [np.var(wins.mean(axis=axis), ddof=1) / wins.shape[1 - axis] for axis in (1, 0)]
+    error, freedom = Bootstrap(n, resamples=4000).error_of("auroc", Predictions(labels, labels, scores, 2))
+    least = np.sqrt(sum(parts))
+    assert 0.95 * least <= error <= 1.05 * least * positives / (positives - 1)
+    welch = sum(parts) ** 2 / (parts[0] ** 2 / (positives - 1) + parts[1] ** 2 / (n - positives - 1))
+    assert freedom == pytest.approx(welch, rel=0.25)
+
+
+def test_a_class_of_one_row_says_nothing_of_an_auroc():
+    labels = (np.arange(40) == 7).astype(int)
+    scores = np.random.default_rng(0).normal(size=40) - labels
+    probe = Predictions(labels, labels, scores, 2)
+    assert Bootstrap(40).intervals(probe, names=["auroc"])["auroc"] == (0, 1)
+    assert paired_difference(probe, replace(probe, scores=scores[::-1] + labels), "auroc", Bootstrap(40))[1] == [-1, 1]
+
+
+@pytest.mark.parametrize("metric", ["auroc", "accuracy"])
+def test_two_perfect_probes_differ_by_no_more_than_their_intervals(metric):
+    labels = np.arange(20) % 2
+    probes = [Predictions(labels, labels, labels * scale, 2) for scale in (1.0, 2.0)]
+    ahead, ends = paired_difference(*probes, metric, Bootstrap(20))
+    low = Bootstrap(20).intervals(probes[0])[metric][0]
+    assert ahead == 0
+    assert ends == pytest.approx([low - 1, 1 - low])
+
+
 def test_intervals_of_a_regression_cover_the_truth():
     """Bivariate normal of correlation r: R2 is r^2, Spearman's 6/pi asin(r/2), the error the mean of a half normal."""
     r = 0.8
