@@ -24,6 +24,7 @@ from claims_cells import (
     Directions,
     Measured,
     above_one_placebo,
+    of_any_size,
     of_chance,
     of_conversations,
     of_curve,
@@ -201,6 +202,8 @@ def cells() -> list[Cell]:
     cases["placebos spread by 0.1, n = 50"] = Directions(0.1, n=50)
     for effect in (0.05, 0.1, 0.15, 0.3):
         cases[f"an effect of {effect:g}, placebos spread by 0.02"] = Directions(0.02, effect)
+    cases["placebos spread by 0.02, no least size"] = Directions(0.02, rule=of_any_size)
+    cases["an effect of 0.05, placebos spread by 0.02, no least size"] = Directions(0.02, 0.05, rule=of_any_size)
     cases["placebos spread by 0.1, a band of one placebo"] = Directions(0.1, rule=above_one_placebo)
     found += [Cell(f"used: {name}", partial(of_directions, case), CHEAP) for name, case in cases.items()]
     return found + [Cell(f"conversations: n = {n}", partial(of_conversations, n), CHEAP) for n in (50, 200, 1000)]

@@ -4,7 +4,7 @@ A share is 1 where an interval, band or set holds the truth; a p-value is itself
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -77,7 +77,7 @@ def _of_scores(world: World, results: Any, best: int) -> Measured:
     calibration = calibration_of(rows, layer.place, True)
     slope = (scores.high - scores.low) / scores.spread**2  # of the true log odds
     found = {
-        "calibration slope": slope / calibration.slope,
+        "calibration slope": slope / calibration.slope if world.strengths == "usual" else float("nan"),
         "calibration error": calibration_error(scores, lambda values: expit(calibration.log_odds(values))),
         "own slope": slope,
         "own calibration error": calibration_error(scores, expit),
@@ -166,6 +166,11 @@ def by_the_rule(effect: Effect, _: list[float]) -> bool:
     return not doubt_of_use(
         effect.effect, low, effect.flip_rate, largest_placebo(effect), effect.full_vector, effect.p_adjusted
     )
+
+
+def of_any_size(effect: Effect, _: list[float]) -> bool:
+    """The same without a least size."""
+    return by_the_rule(replace(effect, flip_rate=1.0), _)
 
 
 def above_one_placebo(effect: Effect, placebos: list[float]) -> bool:
@@ -263,6 +268,3 @@ def of_conversations(n: int, seed: int) -> Measured:
         found[f"realised FPR of {rate:g}"] = true
         found[f"FPR interval at {rate:g}"] = holds((chosen.test_fpr.low, chosen.test_fpr.high), true)
     return found
-
-
-Worker = Callable[[int], Measured]

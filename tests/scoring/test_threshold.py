@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from reported_curves import curve
-from scipy.stats import binomtest
+from scipy.stats import binom, binomtest, norm
 
 from probekit.errors import DataError, UsageError
 from probekit.evaluation import ProbeResults
@@ -135,6 +135,19 @@ def test_what_a_threshold_gives_is_told_of_test_alone() -> None:
     assert rare.low < 0.001 * tpr.value / (0.001 * tpr.value + 0.999 * fpr.value) == rare.value < rare.high
     line = threshold_text(choose_threshold(rows, "p.0", 0.05, base_rate=0.001), "yes")
     assert f"; at a base rate of 0.001, precision {rare.value:.2g} [{rare.low:.2g}, {rare.high:.2g}] (95% int" in line
+
+
+@pytest.mark.parametrize("share", [0.05, 0.3, 0.6])
+def test_the_interval_of_a_rate_covers_it_with_groups_of_unequal_sizes(share: float) -> None:
+    """40 groups of geometric sizes, which share half of the variance of their scores."""
+    inside, worlds, n, G = 0, 200, 400, 40
+    for seed in range(worlds):
+        rng = np.random.default_rng(seed)
+        group = np.searchsorted(np.sort(rng.choice(np.arange(1, n), G - 1, replace=False)), np.arange(n), side="right")
+        scores = np.sqrt(0.5) * (rng.normal(size=n) + rng.normal(size=G)[group])
+        rate = rate_of(scores > norm.ppf(1 - share), group)
+        inside += rate.low <= share <= rate.high
+    assert inside >= binom.ppf(1e-4, worlds, 0.93)
 
 
 def test_rows_of_a_group_are_counted_together() -> None:

@@ -54,12 +54,21 @@ def paired_difference(
     error, freedom = bootstrap.error_of(metric, *both)
     if np.isnan(error):
         return ahead, None
-    if error <= ROUNDING and metric in SHARES and (value := value_of(one, metric)) in (0, 1):
+    is_extreme = error <= ROUNDING and metric in SHARES and value_of(one, metric) in (0, 1)
+    if is_extreme and not _are_same(one, other, metric):
+        value = value_of(one, metric)
         own = [(value, bootstrap.intervals(each, names=[metric]).get(metric)) for each in both]
         ends = independent_difference(*own)[0]
         return ahead, None if ends is None else list(ends)
     half = float(stdtrit(freedom, (1 + LEVEL) / 2)) * error
     return ahead, list(within_range(metric, ahead - half, ahead + half))
+
+
+def _are_same(one: Predictions, other: Predictions, metric: str) -> bool:
+    """Whether these are one probe's; for a ranking whatever calibration its scores have."""
+    if metric in ("auroc", "average_precision") and one.scores.ndim == 1:
+        return np.array_equal(*(np.unique(each.scores, return_inverse=True)[1] for each in (one, other)))
+    return np.array_equal(one.predicted, other.predicted) and np.array_equal(one.scores, other.scores)
 
 
 def within_range(metric: str, low: float, high: float) -> Ends:

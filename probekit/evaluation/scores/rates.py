@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import betaincinv, stdtrit
 
+from probekit.evaluation.scores.bootstrap import satterthwaite
+
 DEFAULT_FPR = 0.01
 LEVEL = 0.95
 EACH_OF_TWO = 1 - (1 - LEVEL) / 2  # of two rates, so that both intervals hold together with LEVEL
@@ -124,7 +126,8 @@ def rate_of(flagged: np.ndarray, groups: np.ndarray, level: float = LEVEL) -> Ra
     """The share of flagged rows, bool [N] in groups [N], with the interval of Clopper and Pearson (1934).
 
     Rows of a group count together: the interval is that of as many independent rows as would vary as much (Korn and
-    Graubard 1998). Where all rows agree, each group counts as one row.
+    Graubard 1998), with degrees of freedom from the fourth moment of what the groups add (Satterthwaite 1946). Where
+    all rows agree, each group counts as one row.
     """
     hits, n = int(flagged.sum()), len(flagged)
     unit = np.unique(groups, return_inverse=True)[1].ravel()
@@ -142,7 +145,8 @@ def _independent_rows(flagged: np.ndarray, unit: np.ndarray, G: int, level: floa
     variance = G / (G - 1) * float((off**2).sum())
     if variance == 0:
         return n
-    wider = stdtrit(G - 1, (1 + level) / 2) / stdtrit(n - 1, (1 + level) / 2)  # the variance itself is an estimate
+    # the variance itself is an estimate, and a few large groups may make most of it
+    wider = stdtrit(satterthwaite(off, G), (1 + level) / 2) / stdtrit(n - 1, (1 + level) / 2)
     return min(n, float(share * (1 - share) / variance / wider**2))
 
 

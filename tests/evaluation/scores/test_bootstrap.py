@@ -161,12 +161,16 @@ def test_a_class_of_one_row_says_nothing_of_an_auroc():
 
 @pytest.mark.parametrize("metric", ["auroc", "accuracy"])
 def test_two_perfect_probes_differ_by_no_more_than_their_intervals(metric):
-    labels = np.arange(20) % 2
-    probes = [Predictions(labels, labels, labels * scale, 2) for scale in (1.0, 2.0)]
-    ahead, ends = paired_difference(*probes, metric, Bootstrap(20))
-    low = Bootstrap(20).intervals(probes[0])[metric][0]
+    """And by nothing at all if they are the same, whatever the units of their scores."""
+    labels, noise = np.arange(20) % 2, np.random.default_rng(0).random(20) / 2
+    one, other = (Predictions(labels, labels, labels + scale * noise, 2) for scale in (1, -1))
+    ahead, ends = paired_difference(one, other, metric, Bootstrap(20))
+    low = Bootstrap(20).intervals(one)[metric][0]
     assert ahead == 0
     assert ends == pytest.approx([low - 1, 1 - low])
+    assert paired_difference(one, replace(one), metric, Bootstrap(20))[1] == [0, 0]
+    again = replace(one, scores=3 * one.scores)
+    assert paired_difference(one, again, "auroc", Bootstrap(20))[1] == [0, 0]
 
 
 def test_intervals_of_a_regression_cover_the_truth():
