@@ -174,11 +174,12 @@ SIGNAL = [
     World(strengths="easy"),
 ]
 FOLDS = [World(n=50, folds=5), World(folds=5), World(n=1000, folds=5), World(classes=0, folds=5)]
-CHANCE = [World(strengths="none", **about) for about in (
+VARIED: tuple[dict[str, Any], ...] = (
     {}, {"n": 50}, {"n": 1000}, {"n": 50, "share": 0.05}, {"share": 0.05}, {"classes": 5}, {"n": 50, "classes": 0},
     {"classes": 0}, {"groups": 5}, {"groups": 20}, {"groups": 100}, {"groups": 20, "mixed": True},
     {"classes": 0, "groups": 20}, {"groups": 20, "named": False},
-)]  # fmt: skip
+)  # fmt: skip
+CHANCE = [World(strengths="none", **about) for about in VARIED]
 ROWS = ((50, None), (200, None), (200, 5), (200, 10), (200, 20), (200, 100))
 
 

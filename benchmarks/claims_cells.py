@@ -74,7 +74,7 @@ def _of_scores(world: World, results: Any, best: int) -> Measured:
     """Probabilities and thresholds of the selected probe, against the true distribution of its scores."""
     layer, rows = results.layers[best], results.rows
     scores = normal_scores(world, best, layer.probe)
-    calibration = calibration_of(rows, layer.place, True)
+    calibration: Any = calibration_of(rows, layer.place, True)
     slope = (scores.high - scores.low) / scores.spread**2  # of the true log odds
     found = {
         "calibration slope": slope / calibration.slope if world.strengths == "usual" else float("nan"),
@@ -92,7 +92,7 @@ def _of_scores(world: World, results: Any, best: int) -> Measured:
         found["reliability intervals"] = float(np.mean([*map(holds, diagram.ends, expected)]))
     for rate in RATES:
         try:
-            chosen = choose_threshold(rows, layer.place, rate)
+            chosen: Any = choose_threshold(rows, layer.place, rate)
         except UsageError:
             continue
         tpr, fpr = scores.rates(chosen.value)
@@ -151,7 +151,7 @@ def of_equals(n: int, groups: int | None, metric: str, seed: int) -> Measured:
     for _ in range(2):
         scores = 2 * norm.ppf(0.85) * (labels - 0.5) + np.sqrt(0.5) * (shared + _grouped(rng, group))
         probes.append(Predictions(labels, (scores > 0).astype(int), scores, 2))
-    ends = paired_difference(*probes, metric, Bootstrap(n, seed, None if groups is None else group))[1]
+    ends = paired_difference(probes[0], probes[1], metric, Bootstrap(n, seed, None if groups is None else group))[1]
     return {"difference interval": holds(ends, 0.0)}
 
 

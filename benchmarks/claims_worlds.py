@@ -62,7 +62,7 @@ class World:
             parts.append(f"{self.groups} groups{sizes}{', labels mixed' if self.mixed else ''}")
         parts += [] if self.named else ["groups not named"]
         parts += [] if self.folds is None else [f"{self.folds} nested folds"]
-        return ", ".join([*parts, *([] if self.strengths == "usual" else [f"{self.strengths} signal"])])
+        return ", ".join([*parts, *(["easy signal"] if self.strengths == "easy" else [])])
 
 
 def draw(world: World, seed: int) -> ActivationSet:
@@ -82,7 +82,7 @@ def draw(world: World, seed: int) -> ActivationSet:
         name="simulated",
         inputs=[f"text {i}" for i in range(n)],
         labels={"kind": labels},
-        label_names={"kind": [f"class {k}" for k in range(world.classes)]} if world.classes else None,
+        label_names={"kind": [f"class {k}" for k in range(world.classes)]} if world.classes else {},
         splits=np.repeat([*sizes], [*sizes.values()]),
         target="kind",
         groups=group if world.groups is not None and world.named else None,

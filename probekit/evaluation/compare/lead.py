@@ -67,7 +67,8 @@ def paired_difference(
 def _are_same(one: Predictions, other: Predictions, metric: str) -> bool:
     """Whether these are one probe's; for a ranking whatever calibration its scores have."""
     if metric in ("auroc", "average_precision") and one.scores.ndim == 1:
-        return np.array_equal(*(np.unique(each.scores, return_inverse=True)[1] for each in (one, other)))
+        first, second = (np.unique(each.scores, return_inverse=True)[1] for each in (one, other))
+        return np.array_equal(first, second)
     return np.array_equal(one.predicted, other.predicted) and np.array_equal(one.scores, other.scores)
 
 

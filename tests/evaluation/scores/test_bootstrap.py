@@ -125,7 +125,7 @@ def test_intervals_of_auroc_and_of_its_difference_cover_the_truth_with_few_of_a_
         probes, draws = few(seed, n, positives, n_groups, auroc)
         low, high = draws.intervals(probes[0], names=["auroc"])["auroc"]
         inside += low <= auroc <= high
-        ends = paired_difference(*probes, "auroc", draws)[1]
+        ends = paired_difference(probes[0], probes[1], "auroc", draws)[1]
         assert ends is not None
         ahead += ends[0] <= 0 <= ends[1]
         assert -1 <= ends[0] <= ends[1] <= 1
