@@ -47,6 +47,14 @@ def test_the_difference_is_paired():
     assert shows_use(harm + 0.2, harm)
 
 
+def test_a_lead_within_the_noise_of_both_shows_no_use():
+    """0.15 more, where the rows say it to 0.2: the full vector's own interval is far above 0."""
+    full, control = np.random.default_rng(4).normal(size=(2, N))
+    full, control = (2 * (x - x.mean()) / x.std() for x in (full, control))
+    assert not shows_use(0.65 + full, 0.5 + control)
+    assert shows_use(0.65 + full, 0.5 + full)
+
+
 @pytest.mark.parametrize("more", [0.05, 0.15])
 def test_it_has_to_matter(more):
     """In logits: no answer flips, as each row stays on its own side."""
