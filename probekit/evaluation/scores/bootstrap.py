@@ -164,15 +164,17 @@ class Bootstrap:
         return float(np.sqrt(variance)), freedom
 
     def _few_of_a_class(self, predictions: Predictions) -> list[np.ndarray]:
-        """The units of each class of fewer than `MANY_OF_A_CLASS`; none of classes that are mixed within groups."""
+        """The units of each class of fewer than `MANY_OF_A_CLASS`; none of a class that shares any group with another.
+
+        Of such a class, units of its own are few by chance: a pair that lost its other half is no class of one unit.
+        """
         if predictions.n_classes == 0:
             return []
-        of_unit = np.full(self.n_units, -1)
-        of_unit[self._unit] = predictions.truth
-        mixed = np.bincount(self._unit, weights=of_unit[self._unit] != predictions.truth, minlength=self.n_units) > 0
-        of_unit[mixed] = -1
-        few = [np.flatnonzero(of_unit == c) for c in np.unique(of_unit[of_unit >= 0])]
-        few = [units for units in few if len(units) < MANY_OF_A_CLASS]
+        truth, of_unit = predictions.truth, np.full(self.n_units, -1)
+        of_unit[self._unit] = truth
+        mixed = np.bincount(self._unit, weights=of_unit[self._unit] != truth, minlength=self.n_units) > 0
+        pure = np.setdiff1d(truth, truth[mixed[self._unit]])
+        few = [units for c in pure if len(units := np.flatnonzero(of_unit == c)) < MANY_OF_A_CLASS]
         return few if sum(map(len, few)) <= self.resamples else []
 
     @property

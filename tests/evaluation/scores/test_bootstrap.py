@@ -15,6 +15,7 @@ from probekit.evaluation.scores.score import for_metric, score_intervals
 
 WORLDS = 150
 FALSE_ALARM = 1e-4
+RANKED = ("auroc", "average_precision", "balanced_accuracy")  # metrics of which each class has its own part
 
 
 def answers(n: int, n_right: int) -> Predictions:
@@ -131,6 +132,38 @@ def test_intervals_of_auroc_and_of_its_difference_cover_the_truth_with_few_of_a_
         assert -1 <= ends[0] <= ends[1] <= 1
     least = binom.ppf(FALSE_ALARM, WORLDS, 0.95)
     assert min(inside, ahead) >= least
+
+
+def test_one_row_fewer_of_100_contrast_pairs_hardly_moves_an_interval():
+    """The pair that is left with one row is the only group of one class, and still no class of one unit."""
+    rng, pair = np.random.default_rng(3), np.arange(200) // 2
+    labels, noise = np.arange(200) % 2, rng.normal(size=100)[pair]
+    probes = [Predictions(labels, labels, gap * labels + noise + rng.normal(size=200), 2) for gap in (1.8, 1.2)]
+
+    def ends(keep: np.ndarray) -> np.ndarray:
+        one, other = (Predictions(p.truth[keep], (p.scores[keep] > 0.9).astype(int), p.scores[keep], 2) for p in probes)
+        draws = Bootstrap(len(keep), 0, pair[keep])
+        own = draws.intervals(one, names=RANKED)
+        leads = [paired_difference(one, other, metric, draws)[1] for metric in RANKED]
+        return np.array([*(own[metric] for metric in RANKED), *leads])
+
+    whole = ends(np.arange(200))
+    width = np.diff(whole, axis=1)
+    for dropped in (0, 1, 77):
+        assert (np.abs(ends(np.delete(np.arange(200), dropped)) - whole) < 0.15 * width).all()
+
+
+@pytest.mark.parametrize("size", [2, 10])
+def test_groups_of_mixed_labels_that_leave_some_pure_still_say_something(size):
+    """Groups of random labels, some of one class by chance: intervals are those of `40 * size` rows in 40 groups."""
+    group = np.arange(40 * size) // size
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        labels = rng.integers(2, size=len(group))
+        scores = 1.5 * labels + rng.normal(size=len(group))
+        one = Predictions(labels, (scores > 0.75).astype(int), scores, 2)
+        found = Bootstrap(len(group), seed, group, resamples=100).intervals(one, names=RANKED)
+        assert max(high - low for low, high in found.values()) < 0.5
 
 
 @pytest.mark.parametrize("positives", [4, 12, 30])
