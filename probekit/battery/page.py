@@ -41,6 +41,7 @@ Some models are causal and some bidirectional; some have layer norms (that chang
 
 - No variable lies on a coordinate: every residual stream is rotated by a random orthogonal matrix.
 - Every text has *fillers*, words without a meaning that make about half of the variance or more.
+- Before block 0 the last token is the same word in most models, so that nothing can be read or exchanged there.
 - A model is a task, too: `probekit extract --model compiled-xor --dataset compiled-xor`.
 
 ## How to read the tables
@@ -56,8 +57,9 @@ Some models are causal and some bidirectional; some have layer norms (that chang
   exclusive or, are left out: what a patch does there depends on the pairs.
 - **without** a cue: is anything [read beyond it](surface.md#nuisance-columns)?
 - **score** is the probe's on test; **effect** that of the exchange (or the erasure, or the patch), as a share of the
-  full one; **placebos** the largest effect of a placebo. Where the answer itself is in the stream, placebos of the
-  activations' covariance reach far.
+  full one; **placebos** the largest effect of a placebo. Where something is used, the effect is that along what shows
+  it: the probe's direction, or else DAS, or else the full vector. Where the answer itself is in the stream, placebos of
+  the activations' covariance reach far.
 """
 
 

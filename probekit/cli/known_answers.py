@@ -36,7 +36,8 @@ def known_answers(job: KnownAnswersJob, options: KnownAnswersOptions) -> None:
         raise UsageError("--json and --markdown are two forms of one result; give one")
     from probekit import battery
 
-    found = battery.known_answers(**vars(options), progress=False if job.quiet else None)
+    with console.interrupt_says("nothing was saved, and nothing needs to be; run the same command again"):
+        found = battery.known_answers(**vars(options), progress=console.bars(job.quiet))
     if job.json:
         console.result_json(found.as_dict())
     elif job.markdown:

@@ -25,7 +25,7 @@ def battery(models, **options):
 
 
 def test_no_verdict_is_wrong():
-    found = battery("all" if COMPLETE else SMALL, **({} if COMPLETE else {"train_texts": 300}))
+    found = battery("all" if COMPLETE else SMALL, **({} if COMPLETE else {"train_texts": 500}))
     assert found.wrong == []
     for answer in found:  # not because placebos reach as far
         assert answer.truth not in (READ, NEITHER) or abs(answer.effect or 0) < LEAST_EFFECT
@@ -56,21 +56,21 @@ def test_a_probe_that_has_seen_the_test_texts_is_caught(monkeypatch):
         return replace(task, inputs=[task.inputs[i] for i in test], labels=labels)
 
     monkeypatch.setattr(Compiled, "task", leaking)
-    assert ("used, not read", "read and used") in {(a.truth, a.verdict) for a in battery("xor", train_texts=100).wrong}
+    assert ("used, not read", "read and used") in {(a.truth, a.verdict) for a in battery("xor", train_texts=300).wrong}
 
 
 def test_a_placebo_band_of_one_direction_is_caught(monkeypatch):
     """With a single draw of each kind no effect can be significant."""
     honest = run.causal_curve
     monkeypatch.setattr(run, "causal_curve", lambda *args, **options: honest(*args, **options, placebos=1))
-    wrong = battery("reverse", train_texts=200).wrong
+    wrong = battery("reverse", train_texts=300).wrong
     assert {(answer.truth, answer.verdict) for answer in wrong} == {("read and used", "read, not shown to be used")}
 
 
 def test_effects_without_placebos_are_caught(monkeypatch):
     """If any effect above 0 counted as use, what no answer depends on would be used."""
     monkeypatch.setattr("probekit.causal.results.view.doubt_of_use", lambda effect, *_: "" if effect > -1 else "none")
-    assert any(answer.variable == "own" and not answer.is_right for answer in battery("reverse", train_texts=200))
+    assert any(answer.variable == "own" and not answer.is_right for answer in battery("reverse", train_texts=300))
 
 
 def test_the_page_has_every_truth():
@@ -90,7 +90,7 @@ def test_the_page_has_every_truth():
 
 
 def test_repeats_are_counted_by_question():
-    found = battery("fraction", train_texts=200, repeats=2, seed=3)
+    found = battery("fraction", train_texts=300, repeats=2, seed=3)
     assert found.seeds == [3, 4]
     header, *rows = found.rows()
     assert header[-1] == "wrong of 2"
@@ -105,7 +105,13 @@ def test_repeats_are_counted_by_question():
 
 
 @pytest.mark.parametrize(
-    ("options", "says"), [({"only": "sort,xr"}, "xor"), ({"train_texts": 3}, "50"), ({"repeats": 0}, "1")]
+    ("options", "says"),
+    [
+        ({"only": "sort,xr"}, "xor"),
+        ({"train_texts": 3}, "300"),
+        ({"repeats": 0}, "1"),
+        ({"train_texts": 10**20}, "100,000"),
+    ],
 )
 def test_what_cannot_be_run_is_refused(options, says):
     with pytest.raises(UsageError, match=says):

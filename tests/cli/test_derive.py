@@ -60,7 +60,7 @@ CHECKED = {  # options with a check of their own
     "workers": ("1:8", (1, 8)),
     "width": ("3.25", 3.25),
     "format": ("pdf,svg", ["pdf", "svg"]),
-    "train_texts": ("70", 70),
+    "train_texts": ("700", 700),
     "only": ("xor,sort", ("compiled-xor", "compiled-sort")),
 }
 FIRST = {

@@ -13,7 +13,7 @@ from probekit.evaluation.compare.controls import ControlTasks, record_of_control
 from probekit.evaluation.fits.protocol import Protocol, Round
 from probekit.evaluation.results.cautions import cautions
 from probekit.evaluation.results.report import ALWAYS, MOST_NOTES, every_note, footnotes, summary, title
-from probekit.evaluation.results.verdict import chance_level, standing, verdict
+from probekit.evaluation.results.verdict import chance_level, chance_of, standing, verdict
 from probekit.evaluation.scores.bootstrap import LEAST_GROUPS
 
 ABOVE, ACROSS, BELOW = (0.6, 0.7), (0.45, 0.55), (0.3, 0.4)  # of a score whose chance is 0.5
@@ -28,6 +28,18 @@ def test_chance_is_what_a_guess_that_knows_no_text_scores(guess: float | None) -
     assert chance_level("r2", guess) == r2_score(truth, np.full(5, truth.mean()))
     assert chance_level("spearman", guess) == 0
     assert chance_level("accuracy", guess) == chance_level("macro_f1", guess) == guess
+
+
+@pytest.mark.parametrize("share", [0.5, 0.3])
+def test_chance_is_the_better_of_two_guesses_from_train(share: float) -> None:
+    """The majority class of train is the rarer one of test: then a guess by train's frequencies scores more."""
+    train, test = np.repeat([0, 1], [490, 510]), np.repeat([0, 1], [round(100 * (1 - share)), round(100 * share)])
+    drawn = np.random.default_rng(0).choice(train, size=(20_000, 100))
+    counts = {
+        name: {"a": int((y == 0).sum()), "b": int((y == 1).sum())} for name, y in (("train", train), ("test", test))
+    }
+    found = chance_of(make(baselines={"majority": float((test == 1).mean())}, counts=counts))
+    assert found == pytest.approx((drawn == test).mean(), abs=0.002)
 
 
 @pytest.mark.parametrize(

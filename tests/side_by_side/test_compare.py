@@ -18,6 +18,7 @@ from probekit.activations.labelled import with_task
 from probekit.errors import DataError, StorageError, UsageError
 from probekit.evaluation import ProbeResults
 from probekit.evaluation.results.row_scores import RowScores
+from probekit.evaluation.results.verdict import chance_of
 from probekit.sweeps.run import row_of
 from probekit.text import from_spreadsheet_cell
 
@@ -58,7 +59,7 @@ def test_a_difference_is_that_of_the_two_estimates_on_the_same_rows(runs):
     assert [run.estimate for run in found.runs] == [run.estimate[0] for run in runs]
     assert [run.interval for run in found.runs] == [run.estimate[1] for run in runs]
     assert [run.quoted.place for run in found.runs if run.quoted] == [run.best.place for run in runs]
-    assert found.runs[0].chance == pytest.approx(next(b for b in runs[0].baselines).metrics["test"]["accuracy"])
+    assert found.runs[0].chance == chance_of(runs[0])
     assert found.differences[1].corrected is not None
     assert found.differences[1].corrected < 0.01
 

@@ -282,3 +282,15 @@ def test_the_folder_is_written_once(tmp_path, monkeypatch):
     written = {path.name: path.stat().st_mtime_ns for path in first.iterdir()}
     assert compiled_folder("compiled-xor") == first
     assert written == {path.name: path.stat().st_mtime_ns for path in first.iterdir()}
+
+
+@pytest.mark.parametrize("damage", ["change", "cut", "remove"])
+def test_a_damaged_folder_is_written_again(tmp_path, monkeypatch, damage):
+    """Else a model of other weights would be judged by this one's truths."""
+    monkeypatch.setenv("PROBEKIT_CACHE", str(tmp_path))
+    path = compiled_folder("compiled-xor") / "model.safetensors"
+    whole = path.read_bytes()
+    path.unlink()
+    if damage != "remove":
+        path.write_bytes(whole[:-4] + (b"\0\0\0\1" if damage == "change" else b""))
+    assert (compiled_folder("compiled-xor") / "model.safetensors").read_bytes() == whole

@@ -22,7 +22,7 @@ from probekit.causal.curve.statistics import adjusted_p_values, cramers_v, p_val
 from probekit.causal.data import CausalData, CausalLayer, Effect, Quadrant
 from probekit.causal.results.checklist import reviewer_checklist
 from probekit.causal.results.results import CausalResults
-from probekit.causal.results.view import FULL, effect_shows_use, is_placebo
+from probekit.causal.results.view import FULL, effect_shows_use, is_absent, is_placebo
 from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.evaluation.results.verdict import chance_of
 from probekit.machine.progress import shown_parts
@@ -155,6 +155,7 @@ def curve_of(
         full = tested.get(("interchange", FULL, None, layer.place))
         # At the output of the last block the full vector is the answer itself.
         may_be = is_of_answers and not (is_read or used_by) and Place(layer.point, layer.layer) != output
+        may_be = may_be and is_absent(interval, baseline)
         used_by = [FULL] if may_be and full is not None and effect_shows_use(full) else used_by
         curve.append(
             CausalLayer(

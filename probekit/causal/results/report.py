@@ -23,6 +23,7 @@ from probekit.causal.results.view import (
     directions_of,
     doubt_of_effect,
     effect_shows_use,
+    is_absent,
     is_large,
     is_used,
     largest_placebo,
@@ -200,6 +201,14 @@ def _warnings(data: CausalData) -> list[str]:
         lines.append(
             f"! At {listed(place_ranges(places))} even the full vector's exchange does not count as use ({why}), so no "
             "other edit could."
+        )
+    chance = (data.meta.get("baseline") or {}).get("value")
+    unread = [layer for layer in data.layers if not layer.is_read and chance is not None]
+    if places := [layer for layer in unread if layer.interval and not is_absent(layer.interval, chance)]:
+        best = max(places, key=lambda layer: layer.score)
+        lines.append(
+            f"! Whether it is read at {listed(place_ranges(places))} is not decided: {best.score:.2f} "
+            f"{_ends(best.interval)} at {best.place} holds chance and far more; add test texts, or groups of them."
         )
     if places := data.meta.get("no_direction"):
         lines.append(f"! No direction at {listed(list(places))}: the classes have equal mean activations there.")

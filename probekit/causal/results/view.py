@@ -117,6 +117,16 @@ def is_used(layer: CausalLayer) -> bool:
     return layer.quadrant in ("read and used", "used, not read")
 
 
+def is_absent(interval: Sequence[float] | None, baseline: float) -> bool:
+    """Whether a label that is not read may be said not to be there, rather than that too little is known.
+
+    Args:
+        interval: of the score.
+        baseline: what a guess scores; 1 is perfect.
+    """
+    return interval is not None and interval[1] < (baseline + 1) / 2  # a choice: half of the way to a perfect score
+
+
 def effect_shows_use(effect: Effect) -> bool:
     """Whether an effect shows that the model uses what the edit changes."""
     return not doubt_of_effect(effect)

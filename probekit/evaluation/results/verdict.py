@@ -60,9 +60,19 @@ def chance_level(metric: str, guess: float | None) -> float | None:
 
 
 def chance_of(data: ProbeData) -> float | None:
-    """What a guess scores on test; None where no baseline says it."""
+    """What a guess scores on test; None where no baseline says it.
+
+    The majority class of train may be the rarer one of test, by chance. So an accuracy has the better of two guesses:
+    always that class, or each class as often as train has it.
+    """
     guesses = [one.metrics["test"].get(data.headline) for one in data.baselines if one.name in MAJORITY]
-    return chance_level(data.headline, next((value for value in guesses if value is not None), None))
+    guess = next((value for value in guesses if value is not None), None)
+    counts = data.meta.get("counts", {})
+    if data.headline == "accuracy" and guess is not None and {"train", "test"} <= counts.keys():
+        of_train, of_test = (sum(counts[split].values()) for split in ("train", "test"))
+        both = sum(n * counts["test"].get(name, 0) for name, n in counts["train"].items())
+        guess = max(guess, both / max(1, of_train * of_test))
+    return chance_level(data.headline, guess)
 
 
 def verdict(data: ProbeData) -> str:

@@ -7,6 +7,7 @@ the other worlds, each is a model and a task of one name, such as `compiled-xor`
 import hashlib
 import importlib
 import json
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,7 @@ def compiled_task(name: str, **options: Any) -> "Task":
 
 
 def compiled_folder(name: str, weights: bool = True, progress: bool | None = None) -> Path:
-    """The folder of a compiled model in the user's cache, written there first if it is new.
+    """The folder of a compiled model in the user's cache, written there first if it is new or not as it should be.
 
     Args:
         name: of the model.
@@ -73,4 +74,14 @@ def compiled_folder(name: str, weights: bool = True, progress: bool | None = Non
         for file, content in contents.items():
             write_as(folder / file, content)
 
-    return make_once(cache_folder() / "models" / f"{name}-{digest}", write)
+    folder = cache_folder() / "models" / f"{name}-{digest}"
+    if folder.is_dir() and any(_content(folder / file) != content for file, content in contents.items()):
+        shutil.rmtree(folder, ignore_errors=True)
+    return make_once(folder, write)
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None

@@ -334,6 +334,8 @@ def test_a_layer_is_read_where_the_band_of_the_curve_is_above_chance(product):
     how = {"answers": [str(OWN), str(OTHER)], "das": False, "completeness": False, "methods": "interchange"}
     found = causal_curve(model, acts, replace(results, layers=wide), **how)
     assert [layer.is_read for layer in found.layers] == [False, False]
+    assert found.layers[0].used_by == []  # so wide a band does not say that the label cannot be read
+    assert "Whether it is read at resid_pre.0, resid_post.0 is not decided" in causal_summary(found.data)
 
 
 def test_where_nothing_is_read_the_full_vector_shows_use(product):

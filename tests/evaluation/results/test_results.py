@@ -15,6 +15,7 @@ from probekit.errors import DataError
 from probekit.evaluation import ProbeResults
 from probekit.evaluation.compare.lead import lead, optimism
 from probekit.evaluation.results.report import GIVE_WAY, MOST_NOTES, every_note, footnotes
+from probekit.evaluation.results.verdict import chance_of
 from probekit.evaluation.scores.bootstrap import Bootstrap
 from probekit.evaluation.scores.metrics import Predictions
 from probekit.probes import LogisticProbe
@@ -153,7 +154,7 @@ def test_the_frame_is_tidy(results, tmp_path):
     assert known["value"].notna().equals(known["kind"] != "curve")  # of which there is a p-value alone
     tested = frame.dropna(subset="p_value")
     assert tested["p_value"].tolist() == [layer.p_value for layer in results.layers]
-    assert set(tested["chance"]) == {results.baselines[0].metrics["test"]["accuracy"]}
+    assert set(tested["chance"]) == {chance_of(results)}
     assert not frame["low"].notna()[frame["split"] != "test"].any()
     assert frame["low"].notna()[(frame["split"] == "test") & (frame["metric"] == "auroc")].all()
     assert (frame.dropna(subset="low").eval("low <= value <= high")).all()
