@@ -270,7 +270,7 @@ def test_a_text_of_one_split_is_in_no_other():
     for name in NAMES:
         task = compiled_model(name).task((200, 200, 200))
         train, validation, test = (
-            {text for text, own in zip(task.inputs, task.splits, strict=True) if own == split}
+            {str(text) for text, own in zip(task.inputs, task.splits, strict=True) if own == split}
             for split in ("train", "validation", "test")
         )
         assert not (train & validation | train & test | validation & test)

@@ -202,14 +202,7 @@ def _warnings(data: CausalData) -> list[str]:
             f"! At {listed(place_ranges(places))} even the full vector's exchange does not count as use ({why}), so no "
             "other edit could."
         )
-    chance = (data.meta.get("baseline") or {}).get("value")
-    unread = [layer for layer in data.layers if not layer.is_read and chance is not None]
-    if places := [layer for layer in unread if layer.interval and not is_absent(layer.interval, chance)]:
-        best = max(places, key=lambda layer: layer.score)
-        lines.append(
-            f"! Whether it is read at {listed(place_ranges(places))} is not decided: {best.score:.2f} "
-            f"{_ends(best.interval)} at {best.place} holds chance and far more; add test texts, or groups of them."
-        )
+    lines += _not_decided(data)
     if places := data.meta.get("no_direction"):
         lines.append(f"! No direction at {listed(list(places))}: the classes have equal mean activations there.")
     lines += [few] if (few := groups_note(data.meta.get("test_groups"))) else []
@@ -219,6 +212,19 @@ def _warnings(data: CausalData) -> list[str]:
     if places := [layer for layer in data.layers if layer.used_by == [FULL]]:
         lines.append(f"Used, but along no single direction that was found: {listed(place_ranges(places))}.")
     return lines
+
+
+def _not_decided(data: CausalData) -> list[str]:
+    """The layers that are not read, where too little is known to say that the label is not there."""
+    chance = (data.meta.get("baseline") or {}).get("value")
+    unread = [layer for layer in data.layers if not layer.is_read and layer.interval is not None]
+    if chance is None or not (places := [layer for layer in unread if not is_absent(layer.interval, chance)]):
+        return []
+    best = max(places, key=lambda layer: layer.score)
+    return [
+        f"! Whether it is read at {listed(place_ranges(places))} is not decided: {best.score:.2f} {_ends(best.interval)} "
+        f"at {best.place} holds chance and far more; add test texts, or groups of them."
+    ]
 
 
 def _flips(data: CausalData, effect: Effect) -> str:
