@@ -221,10 +221,9 @@ def _not_decided(data: CausalData) -> list[str]:
     if chance is None or not (places := [layer for layer in unread if not is_absent(layer.interval, chance)]):
         return []
     best = max(places, key=lambda layer: layer.score)
-    return [
-        f"! Whether it is read at {listed(place_ranges(places))} is not decided: {best.score:.2f} {_ends(best.interval)} "
-        f"at {best.place} holds chance and far more; add test texts, or groups of them."
-    ]
+    found = f"{best.score:.2f} {_ends(best.interval)} at {best.place} holds chance and far more"
+    where = listed(place_ranges(places))
+    return [f"! Whether it is read at {where} is not decided: {found}; add test texts, or groups of them."]
 
 
 def _flips(data: CausalData, effect: Effect) -> str:
