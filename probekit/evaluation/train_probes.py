@@ -188,7 +188,9 @@ def curve_results(
     layers, chance = _compared(fitted, plan, None if options.folds or options.quick else options.seed)
     baselines = [*label_set.baselines, *([] if options.baselines is False else _embedding(fitted))]
     meta = {**label_set.origin, "point": request.point, **chance}
-    meta["test_groups"] = None if plan.bootstrap is None else plan.bootstrap.n_groups
+    drawn = plan.bootstrap
+    meta["test_groups"] = None if drawn is None else drawn.n_groups
+    meta["test_rarest"] = None if drawn is None else drawn.rarest_of(fitted[0].fit.test)
     if options.quick and options.intervals and not options.folds:
         meta["no_p_values"] = NO_P_VALUES
     noisy = [fits.random[place] for place in request.places if place in fits.random]

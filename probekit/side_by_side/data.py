@@ -134,7 +134,7 @@ class RunDifference:
         test: that the p-value is of: "McNemar", "bootstrap" or "independent".
         n: test rows in common.
         why: why it is not paired; or that only a part of the rows are in common.
-        few: the sentence that says so where the rows have few groups, or too few for an interval.
+        few: the sentence that says so where the rows have few groups or few of a class, or too few for an interval.
     """
 
     run: Count

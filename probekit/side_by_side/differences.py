@@ -1,10 +1,6 @@
 """The difference of two runs: on the same test rows where there are any, else of their two estimates.
 
-On the same rows, resamples are shared, so that rows which both runs get right or wrong cancel. The difference of two
-accuracies has the adjusted interval of Bonett and Price (2012); with groups, its n is the number of independent pairs
-that would have the same variance (Korn and Graubard 1998), and the quantile is Student's t. Without groups its p-value
-is McNemar's exact test (1947). Any other metric has Student's t times the standard error of the shared bootstrap, with
-degrees of freedom from the fourth moment of the units' influences (Satterthwaite 1946).
+On the same rows the difference is paired, as the lead over a baseline is (`lead.tested_difference`).
 
 Without common rows the two intervals are combined as those of independent estimates (Newcombe 1998, Zou and Donner
 2008). P-values are corrected over all differences of a comparison by Holm's method (1979).
@@ -23,11 +19,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from scipy.special import ndtri, stdtr, stdtrit
+from scipy.special import stdtrit
 
-from probekit.evaluation.compare.lead import Ends, independent_difference, within_range
-from probekit.evaluation.scores.bootstrap import LEVEL, Bootstrap, groups_note
-from probekit.evaluation.scores.joint import ROUNDING
+from probekit.evaluation.compare.lead import independent_difference, tested_difference
+from probekit.evaluation.scores.bootstrap import LEVEL, Bootstrap, class_note, groups_note
 from probekit.evaluation.scores.metrics import Predictions
 from probekit.evaluation.scores.score import value_of
 from probekit.side_by_side.data import (
@@ -158,9 +153,10 @@ class Differences:
             ends, p = independent_difference((one.estimate, one.interval), (other.estimate, other.interval))
             return RunDifference(run, minus, one.estimate - other.estimate, ends, p, p, UNPAIRED, INDEPENDENT, 0, why)
         mine, theirs, bootstrap = shared
-        difference, ends, p = self._paired(mine, theirs, bootstrap, (one, other))
+        difference, ends, p = tested_difference(mine, theirs, one.headline, bootstrap)
         test = MCNEMAR if one.headline == "accuracy" and bootstrap.groups is None else BOOTSTRAP
-        few = groups_note(bootstrap.n_groups)
+        grouped = bootstrap.groups is not None
+        few = groups_note(bootstrap.n_groups) or class_note(one.headline, bootstrap.rarest_of(mine), grouped)
         return RunDifference(run, minus, difference, ends, p, p, PAIRED, test, len(mine.truth), why, few)
 
     def _shared(self, run: int, minus: int) -> tuple[tuple[Predictions, Predictions, Bootstrap] | None, str]:
@@ -184,62 +180,6 @@ class Differences:
         if key not in self._bootstraps:
             self._bootstraps[key] = Bootstrap(len(which), self._seed, groups)
         return self._bootstraps[key]
-
-    def _paired(
-        self, mine: Predictions, theirs: Predictions, bootstrap: Bootstrap, runs: tuple[ComparedRun, ComparedRun]
-    ) -> tuple[float, Ends | None, float | None]:
-        metric = runs[0].headline
-        if not bootstrap.has_intervals:
-            return value_of(mine, metric) - value_of(theirs, metric), None, None
-        if metric == "accuracy":
-            return accuracy_difference(mine, theirs, bootstrap)
-        difference = value_of(mine, metric) - value_of(theirs, metric)
-        error, freedom = bootstrap.error_of(metric, mine, theirs)
-        if not math.isfinite(error):
-            return difference, None, None
-        if error <= ROUNDING:
-            if _are_same(mine, theirs):
-                return difference, (difference, difference), 1.0
-            # both are perfect, or fail, in every resample: the rows say no more than each run's own interval
-            return difference, *independent_difference(*((run.estimate or 0.0, run.interval) for run in runs))
-        half = float(stdtrit(freedom, (1 + LEVEL) / 2)) * error
-        ends = within_range(metric, difference - half, difference + half)
-        return difference, ends, float(2 * stdtr(freedom, -abs(difference) / error))
-
-
-def accuracy_difference(mine: Predictions, theirs: Predictions, bootstrap: Bootstrap) -> tuple[float, Ends, float]:
-    """The difference of two accuracies on the same rows, its 95% interval and its p-value."""
-    from scipy.stats import binomtest  # half a second to import, which one curve alone need not wait for
-
-    right, wrong = mine.predicted == mine.truth, theirs.predicted == theirs.truth
-    won, lost = int((right & ~wrong).sum()), int((~right & wrong).sum())
-    n = len(right)
-    if bootstrap.groups is None:
-        p = float(binomtest(won, won + lost).pvalue) if won + lost else 1.0
-        low, high, _ = _adjusted(won, lost, n, float(ndtri((1 + LEVEL) / 2)))
-        return (won - lost) / n, (low, high), p
-    error, freedom = bootstrap.error_of("accuracy", mine, theirs)
-    difference = (won - lost) / n
-    # of pairs that all have the same difference, as many as there are groups
-    pairs = float(bootstrap.n_units)
-    if math.isfinite(error) and error > ROUNDING:
-        pairs = max(1.0, ((won + lost) / n - difference**2) / error**2)
-    freedom = freedom if math.isfinite(freedom) else 1.0
-    low, high, z = _adjusted(won / n * pairs, lost / n * pairs, pairs, float(stdtrit(freedom, (1 + LEVEL) / 2)))
-    return difference, (low, high), float(2 * stdtr(freedom, -abs(z)))
-
-
-def _adjusted(won: float, lost: float, n: float, quantile: float) -> tuple[float, float, float]:
-    """Bonett and Price's interval (one pair added to each of the two discordant cells), and difference over error."""
-    above, below = (won + 1) / (n + 2), (lost + 1) / (n + 2)
-    difference = above - below
-    error = math.sqrt(max(0.0, above + below - difference**2) / (n + 2))
-    half = quantile * error
-    return max(-1.0, difference - half), min(1.0, difference + half), difference / error if error else 0.0
-
-
-def _are_same(one: Predictions, other: Predictions) -> bool:
-    return np.array_equal(one.predicted, other.predicted) and np.array_equal(one.scores, other.scores)
 
 
 def corrected(found: Sequence[RunDifference]) -> list[RunDifference]:

@@ -1,11 +1,19 @@
-"""The quoted score against the best baseline, and against the layer that selecting on test would have picked."""
+"""How far one probe is ahead of another on the same rows: of the best baseline, of another run, of selecting on test.
+
+Resamples are shared, so that rows which both get right or wrong cancel. The difference of two accuracies has the
+adjusted interval of Bonett and Price (2012); with groups, its n is the number of independent pairs that would have the
+same variance (Korn and Graubard 1998), and the quantile is Student's t. Without groups its p-value is McNemar's exact
+test (1947). Any other metric has Student's t times the standard error of the shared bootstrap, with degrees of freedom
+from the fourth moment of the units' influences (Satterthwaite 1946). Estimates without common rows are combined as
+independent ones (Newcombe 1998, Zou and Donner 2008).
+"""
 
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtr, ndtri, stdtrit
+from scipy.special import bdtr, ndtr, ndtri, stdtr, stdtrit
 
 from probekit.evaluation.results.data import LayerResult
 from probekit.evaluation.scores.bootstrap import LEVEL, SHARES, Bootstrap
@@ -21,7 +29,7 @@ def lead(
 ) -> dict[str, Any] | None:
     """How far the quoted predictions are ahead of the best baseline's on test, with a 95% interval.
 
-    The difference is paired, so that examples that both get right or wrong cancel (`paired_difference`).
+    The difference is paired, so that examples that both get right or wrong cancel (`tested_difference`).
 
     Args:
         best: the predictions that are quoted.
@@ -41,27 +49,68 @@ def lead(
 def paired_difference(
     one: Predictions, other: Predictions, metric: str, bootstrap: Bootstrap | None
 ) -> tuple[float, list[float] | None]:
-    """How far one is ahead of the other on the same rows, and its 95% interval; None where there is none.
+    """`tested_difference` as results keep it: how far one is ahead, and the interval as a list."""
+    if bootstrap is None:
+        return value_of(one, metric) - value_of(other, metric), None
+    ahead, ends, _ = tested_difference(one, other, metric, bootstrap)
+    return ahead, None if ends is None else list(ends)
 
-    The difference is taken within each resample; the interval is Student's t times its standard error
-    (`Bootstrap.error_of`). Where both are perfect, or fail, in every resample, the rows say no more than the intervals
-    of the two.
+
+def tested_difference(
+    one: Predictions, other: Predictions, metric: str, bootstrap: Bootstrap
+) -> tuple[float, Ends | None, float | None]:
+    """How far one is ahead of the other on the same rows, its 95% interval and its p-value; None where there is none.
+
+    Where one of them is perfect, or fails, and the difference is the same in every resample, the rows say no more than
+    the intervals of the two.
     """
-    ahead = value_of(one, metric) - value_of(other, metric)
-    if bootstrap is None or not bootstrap.has_intervals:
-        return ahead, None
+    values = value_of(one, metric), value_of(other, metric)
+    ahead = values[0] - values[1]
+    if not bootstrap.has_intervals:
+        return ahead, None, None
+    if metric == "accuracy":
+        return accuracy_difference(one, other, bootstrap)
     both = for_metric(one, metric), for_metric(other, metric)
     error, freedom = bootstrap.error_of(metric, *both)
-    if np.isnan(error):
-        return ahead, None
-    is_extreme = error <= ROUNDING and metric in SHARES and value_of(one, metric) in (0, 1)
-    if is_extreme and not _are_same(one, other, metric):
-        value = value_of(one, metric)
-        own = [(value, bootstrap.intervals(each, names=[metric]).get(metric)) for each in both]
-        ends = independent_difference(*own)[0]
-        return ahead, None if ends is None else list(ends)
+    if not math.isfinite(error):
+        return ahead, None, None
+    if error <= ROUNDING and _are_same(one, other, metric):
+        return ahead, (ahead, ahead), 1.0
+    if error <= ROUNDING and metric in SHARES and not {0, 1}.isdisjoint(values):
+        own = [bootstrap.intervals(each, names=[metric]).get(metric) for each in both]
+        return ahead, *independent_difference((values[0], own[0]), (values[1], own[1]))
     half = float(stdtrit(freedom, (1 + LEVEL) / 2)) * error
-    return ahead, list(within_range(metric, ahead - half, ahead + half))
+    p = float(2 * stdtr(freedom, -abs(ahead) / error)) if error > ROUNDING else float(abs(ahead) <= ROUNDING)
+    return ahead, within_range(metric, ahead - half, ahead + half), p
+
+
+def accuracy_difference(one: Predictions, other: Predictions, bootstrap: Bootstrap) -> tuple[float, Ends, float]:
+    """The difference of two accuracies on the same rows, its 95% interval and its p-value."""
+    right, wrong = one.predicted == one.truth, other.predicted == other.truth
+    won, lost = int((right & ~wrong).sum()), int((~right & wrong).sum())
+    n = len(right)
+    difference = (won - lost) / n
+    if bootstrap.groups is None:
+        p = min(1.0, 2 * float(bdtr(min(won, lost), won + lost, 0.5))) if won + lost else 1.0
+        low, high, _ = _adjusted(won, lost, n, float(ndtri((1 + LEVEL) / 2)))
+        return difference, (low, high), p
+    error, freedom = bootstrap.error_of("accuracy", one, other)
+    # of pairs that all have the same difference, as many as there are groups
+    pairs = float(bootstrap.n_units)
+    if math.isfinite(error) and error > ROUNDING:
+        pairs = max(1.0, ((won + lost) / n - difference**2) / error**2)
+    freedom = freedom if math.isfinite(freedom) else 1.0
+    low, high, z = _adjusted(won / n * pairs, lost / n * pairs, pairs, float(stdtrit(freedom, (1 + LEVEL) / 2)))
+    return difference, (low, high), float(2 * stdtr(freedom, -abs(z)))
+
+
+def _adjusted(won: float, lost: float, n: float, quantile: float) -> tuple[float, float, float]:
+    """Bonett and Price's interval (one pair added to each of the two discordant cells), and difference over error."""
+    above, below = (won + 1) / (n + 2), (lost + 1) / (n + 2)
+    difference = above - below
+    error = math.sqrt(max(0.0, above + below - difference**2) / (n + 2))
+    half = quantile * error
+    return max(-1.0, difference - half), min(1.0, difference + half), difference / error if error else 0.0
 
 
 def _are_same(one: Predictions, other: Predictions, metric: str) -> bool:

@@ -13,7 +13,13 @@ from probekit.evaluation.results.coordinates import (
 )
 from probekit.evaluation.results.data import LayerResult, ProbeData
 from probekit.evaluation.results.quote import quote_line, quote_of_curves
-from probekit.evaluation.results.report import few_features_note, latents_note, pooled_note, reconstruction_note
+from probekit.evaluation.results.report import (
+    few_features_note,
+    latents_note,
+    pooled_note,
+    rarest_note,
+    reconstruction_note,
+)
 from probekit.evaluation.results.verdict import chance_of, of_embedding, verdict
 from probekit.evaluation.results.wording import interval_text, metric_name, number_text, position_name, quick_note
 from probekit.evaluation.scores.bootstrap import groups_note
@@ -60,6 +66,7 @@ def curves_notes(curves: Sequence[ProbeData]) -> list[str]:
     notes += told_once("Lead", [[itself] if (itself := of_embedding(curve)) else [] for curve in curves], curves)
     notes += told_once("Caution", [cautions(curve) for curve in curves], curves)
     notes += dict.fromkeys(few for curve in curves if (few := groups_note(curve.meta.get("test_groups"))))
+    notes += dict.fromkeys(few for curve in curves if (few := rarest_note(curve)))
     named = list(zip(names, curves, strict=True))
     late = [f"{name} at {layer.place}" for name, curve in named for layer in curve.layers if not layer.converged]
     notes += [f"Not converged: {listed(late)}; a smaller C helps."] if late else []

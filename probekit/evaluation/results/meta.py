@@ -340,6 +340,7 @@ class _CurveMeta(RunMeta, total=False):
     chosen_on: str | None
     n_texts: dict[str, Count] | None
     test_groups: Count | None
+    test_rarest: Count | None
     unlabelled: Count
     unread: Count
     folds: Annotated[int, Must("2 folds or more", lambda n: n >= 2)] | None

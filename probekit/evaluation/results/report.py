@@ -35,7 +35,7 @@ from probekit.evaluation.results.wording import (
     quick_note,
     reconstruction_text,
 )
-from probekit.evaluation.scores.bootstrap import class_note, groups_note
+from probekit.evaluation.scores.bootstrap import class_note, groups_note, too_few_groups
 from probekit.evaluation.scores.permutation import permuted_texts
 from probekit.evaluation.scores.roc import ROC_RATES
 from probekit.points import Place, spans_of
@@ -233,7 +233,7 @@ def every_note(data: ProbeData) -> list[Note]:
         ("black boxes", ALWAYS, _black_box_note),
         ("ensemble", ALWAYS, _ensemble_note),
         ("groups", ALWAYS, _groups_note),
-        ("rarest class", ALWAYS, _class_note),
+        ("rarest class", ALWAYS, rarest_note),
         ("k", MOSTLY, few_features_note),
         ("convergence", MOSTLY, _convergence_note),
         ("audit", MOSTLY, _audit_note),
@@ -410,11 +410,14 @@ def _groups_note(data: ProbeData) -> str:
     return groups_note(data.meta.get("test_groups"))
 
 
-def _class_note(data: ProbeData) -> str:
-    quoted = data.quoted
-    if quoted is None or quoted.interval is None or quoted.value in (0, 1):  # without one, or with an exact one
+def rarest_note(data: ProbeData) -> str:
+    """That the quoted interval rests on few units of the rarest class, or that they are too few for one."""
+    grouped, rarest = data.meta.get("test_groups"), data.meta.get("test_rarest")
+    if data.quoted is None or too_few_groups(grouped):
         return ""
-    return class_note(data.headline, min(data.meta.get("counts", {}).get("test", {}).values(), default=None))
+    if rarest is None and data.quoted.interval is not None:  # of results from before units were counted
+        rarest = min(data.meta.get("counts", {}).get("test", {}).values(), default=None)
+    return class_note(data.headline, rarest, grouped is not None)
 
 
 def _texts_note(data: ProbeData) -> str:

@@ -26,6 +26,7 @@ from scipy.special import betaincinv, expit, logit, ndtri, stdtrit
 from probekit.evaluation.scores.metrics import Predictions, metric_names, weighing
 from probekit.evaluation.scores.regression import r2_ceiling
 from probekit.evaluation.scores.roc import ROC_RATES
+from probekit.text import counted
 
 RESAMPLES = 1000
 LEVEL = 0.95
@@ -38,7 +39,9 @@ MOST_KEPT = 1 << 27  # counts of all resamples that are drawn once and kept, of 
 # by class, and those of a difference of accuracies are 0.4 to 2 wide; with 5 to 20 groups they are 0.1 to 0.6 wide.
 LEAST_GROUPS = 5  # with fewer, there are no intervals
 FEW_GROUPS = 20  # with fewer, the number of groups is said beside them
-FEW_OF_A_CLASS = 20  # test rows of the rarest class; with fewer, their number is said beside intervals that rest on it
+# With 2 units of a class, Student's t has about one degree of freedom, and intervals of an AUROC are [0, 1] in effect.
+LEAST_OF_A_CLASS = 3  # with fewer, metrics that rank or average over classes have no interval
+FEW_OF_A_CLASS = 20  # test rows, or groups, of the rarest class; with fewer, their number is said beside intervals
 _CHUNK = 125_000  # weights held at once: 1 MB, which stay in the cache; twice or half as many are no faster
 _LEAST_CHUNK = 32  # resamples held at once, however many examples; fewer make every sum slow
 # The ceiling of R2 is worked out below this value only. It is 0.75 where the predictions have half of the truth's
@@ -82,7 +85,8 @@ class Bootstrap:
         A share of exactly 0 or 1 has the exact interval of as many independent examples (Clopper and Pearson 1934): all
         of them for accuracy, those of the rarest class for the others. Another metric that varies in no resample has
         zero width. The calibration error has no interval, as its estimate is biased. With fewer than `LEAST_GROUPS`
-        groups no metric has one; with a single row only accuracy has, 0 to 1.
+        groups no metric has one; with a single row only accuracy has, 0 to 1. With fewer than `LEAST_OF_A_CLASS` units
+        of a class, none of the metrics that rank or average over classes has one.
 
         Args:
             predictions: of N examples.
@@ -96,6 +100,8 @@ class Bootstrap:
             return {}
         if self.n_units < 2:
             return {"accuracy": (0.0, 1.0)} if "accuracy" in wanted else {}
+        if self.rarest_of(predictions) < LEAST_OF_A_CLASS:
+            wanted = [name for name in wanted if name not in _BY_CLASS]
         grouped = self.groups is not None and self.n_units <= self.resamples
         kinds = ("once", "resampled", *(("jackknifed",) if grouped else ()))
         once = self._estimates(predictions, wanted, kinds)[0]  # all metrics at once
@@ -105,14 +111,12 @@ class Bootstrap:
         intervals = {}
         for name, value in values.items():
             if name in _SHARES and value in (0, 1):
-                intervals[name] = _exact(value, self._rarest(predictions.truth), level)
+                intervals[name] = _exact(value, self.rarest_of(predictions), level)
                 continue
             error, freedom = self.error_of(name, predictions)
             if np.isnan(error):
                 continue
-            if error == np.inf:
-                intervals[name] = 0.0, 1.0
-            elif name == "accuracy":
+            if name == "accuracy":
                 intervals[name] = self._wilson(value, error, freedom, level, exact)
             else:
                 half = float(stdtrit(freedom, (1 + level) / 2)) * error
@@ -135,8 +139,8 @@ class Bootstrap:
     def error_of(self, metric: str, predictions: Predictions, minus: Predictions | None = None) -> tuple[float, float]:
         """The standard error of a metric, or of its lead over that of other predictions, and its degrees of freedom.
 
-        (nan, nan) with fewer than two units, and for a metric that is undefined in all resamples. Infinite for one that
-        ranks two classes, of which one has a single unit.
+        (nan, nan) with fewer than two units, for a metric that is undefined in all resamples, and for one that ranks or
+        averages over classes with fewer than `LEAST_OF_A_CLASS` units of one.
         """
         n = self.n_units
 
@@ -144,7 +148,8 @@ class Bootstrap:
             found = self._estimates(predictions, [metric], [kind])[0][metric]
             return found if minus is None else found - self._estimates(minus, [metric], [kind])[0][metric]
 
-        drawn = of("resampled") if n > 1 else np.empty(0)
+        too_few = metric in _BY_CLASS and self.rarest_of(predictions) < LEAST_OF_A_CLASS
+        drawn = of("resampled") if n > 1 and not too_few else np.empty(0)
         drawn = drawn[np.isfinite(drawn)]
         if not len(drawn):
             return np.nan, np.nan
@@ -155,8 +160,6 @@ class Bootstrap:
             left = of("jackknifed")
             freedom = satterthwaite(left[np.isfinite(left)], n)
         few = self._few_of_a_class(predictions) if metric in _BY_CLASS else []
-        if few and predictions.n_classes == 2 and min(map(len, few)) < 2:
-            return np.inf, 1.0
         if few:
             influence = np.nan_to_num(of("rare") - of("once"))
             parts = np.split(influence, np.cumsum([len(units) for units in few])[:-1])
@@ -285,7 +288,11 @@ class Bootstrap:
             low, high = _widened(low, high, value, float(ndtri((1 + level) / 2) ** 2 / k), level)
         return low, high
 
-    def _rarest(self, truth: np.ndarray) -> int:
+    def rarest_of(self, predictions: Predictions) -> int:
+        """The number of units, examples or groups, that hold the rarest class; all of them in a regression."""
+        if predictions.n_classes == 0:
+            return self.n_units
+        truth = predictions.truth
         return min(len(np.unique(self._unit[truth == c])) for c in np.unique(truth))
 
 
@@ -308,18 +315,21 @@ def groups_note(n_groups: int | None) -> str:
     return f"Intervals rest on {n_groups} groups; below {FEW_GROUPS} they may hold the truth less often than 95%."
 
 
-def class_note(metric: str, rarest: int | None) -> str:
-    """The sentence beside intervals that rest on few test rows of the rarest class; "" for other metrics, and for more.
+def class_note(metric: str, rarest: int | None, grouped: bool = False) -> str:
+    """The sentence beside intervals that rest on few units of the rarest class, or that too few lack; "" for more.
 
     Args:
-        metric: the headline.
-        rarest: rows of that class; None where it is not known, or there are none.
+        metric: the headline; an accuracy does not depend on the classes.
+        rarest: test rows of that class, or groups that have it; None where it is not known, or there are none.
+        grouped: whether they are groups.
     """
     if metric not in _SHARES or rarest is None or rarest >= FEW_OF_A_CLASS:
         return ""
-    rows = "1 test row" if rarest == 1 else f"{rarest} test rows"
+    units = counted(rarest, "test group" if grouped else "test row")
+    if metric in _BY_CLASS and rarest < LEAST_OF_A_CLASS:
+        return f"Too few of the rarest class: {units}; intervals need {LEAST_OF_A_CLASS}."
     below = f"below {FEW_OF_A_CLASS} they may hold the truth less often than 95%"
-    return f"Intervals rest on {rows} of the rarest class; {below}."
+    return f"Intervals rest on {units} of the rarest class; {below}."
 
 
 def _units(n: int, groups: np.ndarray | None) -> tuple[np.ndarray, int]:
@@ -359,8 +369,8 @@ def _with_few(parts: list[np.ndarray], drawn: float, variance: float, freedom: f
         freedom: of it.
         n: number of all units.
     """
-    sizes = [len(part) for part in parts if len(part) > 1]
-    own = [float(((part - part.mean()) ** 2).sum()) for part in parts if len(part) > 1]
+    sizes = [len(part) for part in parts]
+    own = [float(((part - part.mean()) ** 2).sum()) for part in parts]
     variance = max(variance, drawn + sum(each / m for each, m in zip(own, sizes, strict=True)))
     rest = max(0.0, variance - sum(own))
     below = sum(each**2 / (m - 1) for each, m in zip(own, sizes, strict=True))

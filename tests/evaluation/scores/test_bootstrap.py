@@ -116,7 +116,7 @@ def few(
 
 
 @pytest.mark.parametrize(
-    ("n", "positives", "n_groups"), [(50, 3, None), (200, 5, None), (200, 10, None), (200, None, 5), (200, None, 10)]
+    ("n", "positives", "n_groups"), [(50, 3, None), (200, 5, None), (200, 10, None), (200, None, 6), (200, None, 10)]
 )
 @pytest.mark.parametrize("auroc", [0.7, 0.9])
 def test_intervals_of_auroc_and_of_its_difference_cover_the_truth_with_few_of_a_class(n, positives, n_groups, auroc):
@@ -184,26 +184,63 @@ def test_the_error_of_an_auroc_is_delongs_and_its_freedom_welchs(positives):
     assert freedom == pytest.approx(welch, rel=0.25)
 
 
-def test_a_class_of_one_row_says_nothing_of_an_auroc():
-    labels = (np.arange(40) == 7).astype(int)
-    scores = np.random.default_rng(0).normal(size=40) - labels
-    probe = Predictions(labels, labels, scores, 2)
-    assert Bootstrap(40).intervals(probe, names=["auroc"])["auroc"] == (0, 1)
-    assert paired_difference(probe, replace(probe, scores=scores[::-1] + labels), "auroc", Bootstrap(40))[1] == [-1, 1]
+@pytest.mark.parametrize(("units", "grouped"), [(1, False), (2, False), (3, False), (2, True), (3, True)])
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_a_class_of_one_or_two_units_says_nothing_of_a_metric_of_each_class(units, grouped, n_classes):
+    """In groups of five rows, it is in as many groups, beside others; and a perfect score is no exception."""
+    rng, n = np.random.default_rng(0), 200
+    row = np.arange(n)
+    labels = row % (n_classes - 1)
+    labels[[40, 80, 120][:units]] = n_classes - 1
+    if grouped:
+        labels[[41, 81, 121][:units]] = n_classes - 1
+    for noise in (1.0, 0.0):
+        scores = np.eye(n_classes)[labels] + noise * rng.normal(size=(n, n_classes))
+        one, other = (
+            Predictions(labels, s.argmax(axis=1), s if n_classes > 2 else s[:, 1] - s[:, 0], n_classes)
+            for s in (scores, scores[:, ::-1])
+        )
+        draws = Bootstrap(n, 0, row // 5 if grouped else None, resamples=100)
+        found = draws.intervals(one)
+        assert "accuracy" in found
+        known = set(metrics_of(one, RANKED))
+        assert known >= {"auroc", "balanced_accuracy"}
+        assert known & set(found) == (known if units > 2 else set())
+        for metric in known:
+            assert (paired_difference(one, other, metric, draws)[1] is None) == (units < 3)
 
 
-@pytest.mark.parametrize("metric", ["auroc", "accuracy"])
-def test_two_perfect_probes_differ_by_no_more_than_their_intervals(metric):
-    """And by nothing at all if they are the same, whatever the units of their scores."""
-    labels, noise = np.arange(20) % 2, np.random.default_rng(0).random(20) / 2
-    one, other = (Predictions(labels, labels, labels + scale * noise, 2) for scale in (1, -1))
-    ahead, ends = paired_difference(one, other, metric, Bootstrap(20))
-    low = Bootstrap(20).intervals(one)[metric][0]
-    assert ahead == 0
-    assert ends == pytest.approx([low - 1, 1 - low])
-    assert paired_difference(one, replace(one), metric, Bootstrap(20))[1] == [0, 0]
-    again = replace(one, scores=3 * one.scores)
-    assert paired_difference(one, again, "auroc", Bootstrap(20))[1] == [0, 0]
+@pytest.mark.parametrize("other", [1, 0])
+def test_perfect_and_failing_probes_differ_by_no_less_than_their_intervals(other):
+    """From the exact limit L of a perfect one, of Clopper and Pearson, and its mirror image, combined by squares.
+
+    And by nothing at all if they are the same, whatever the units of their scores.
+    """
+    labels, noise = np.arange(40) % 2, np.random.default_rng(0).random(40) / 2
+    one = Predictions(labels, labels, labels + noise, 2)
+    said = labels if other else 1 - labels
+    ahead, ends = paired_difference(one, Predictions(labels, said, said - noise, 2), "auroc", Bootstrap(40))
+    gap = 1 - 0.025 ** (1 / 20)
+    assert ahead == 1 - other
+    assert ends == pytest.approx([-gap, gap] if other else [1 - np.sqrt(2) * gap, 1])
+    for same in (replace(one), replace(one, scores=3 * one.scores)):
+        assert paired_difference(one, same, "auroc", Bootstrap(40))[1] == [0, 0]
+
+
+@pytest.mark.parametrize(("n", "ahead"), [(50, 0.02), (200, 0.005), (200, 0.05)])
+def test_the_lead_in_accuracy_covers_the_truth_where_few_rows_differ(n, ahead):
+    """The sum over all numbers of rows that the first alone gets right, so without Monte Carlo error."""
+    covered = 0.0
+    for won in range(n + 1):
+        if (chance := binom.pmf(won, n, ahead)) > 1e-12:
+            pair = answers(n, n // 2 + won), answers(n, n // 2)
+            found, ends = paired_difference(*pair, "accuracy", Bootstrap(n, resamples=2))
+            assert found == pytest.approx(won / n)
+            assert ends is not None
+            covered += chance * (ends[0] <= ahead <= ends[1])
+        if won == n // 2:
+            break
+    assert covered >= 0.93
 
 
 def test_intervals_of_a_regression_cover_the_truth():
@@ -285,7 +322,7 @@ def test_groups_that_agree_by_luck_are_as_sure_as_their_examples():
 
 def test_what_no_resample_defines_has_no_interval():
     p = Predictions(np.array([0, 0]), np.array([0, 1]), np.array([0.0, 1.0]), 2)
-    assert set(Bootstrap(2).intervals(p)) == {"accuracy", "balanced_accuracy", "f1"}
+    assert set(Bootstrap(2).intervals(p)) == {"accuracy", "f1"}
 
 
 def test_next_to_nothing_known_is_a_wide_interval_and_no_overflow():

@@ -49,7 +49,8 @@ def test_a_tiny_test_set_is_answered():
     bootstrap = Bootstrap(2)
     for metric in ("accuracy", "auroc"):
         values, resampled = values_of(layers, bootstrap, metric)
-        assert np.isfinite(curve_band(bootstrap, layers, metric, resampled)).all()
+        known = metric == "accuracy"  # one row of a class says nothing of the other
+        assert (np.isfinite(curve_band(bootstrap, layers, metric, resampled)) == known).all()
         assert best_set(values, resampled)[1]
         assert permutation_test(layers, metric).p_max > 0.05
 
