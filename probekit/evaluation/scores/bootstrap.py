@@ -163,7 +163,13 @@ class Bootstrap:
         if few:
             influence = np.nan_to_num(of("rare") - of("once"))
             parts = np.split(influence, np.cumsum([len(units) for units in few])[:-1])
-            variance, freedom = _with_few(parts, float(drawn.var()), variance, freedom, n)
+            least = [0.0] * len(parts)
+            if metric == "balanced_accuracy":
+                C, right = len(np.unique(predictions.truth)), _right(predictions, minus)
+                recalls = [right[np.isin(self._unit, units)].mean() for units in few]
+                lowest = 0.0 if minus is None else -1.0
+                least = [_least_of_recall(part * C, r, lowest) / C**2 for part, r in zip(parts, recalls, strict=True)]
+            variance, freedom = _with_few(parts, least, float(drawn.var()), variance, freedom, n)
         return float(np.sqrt(variance)), freedom
 
     def _few_of_a_class(self, predictions: Predictions) -> list[np.ndarray]:
@@ -354,28 +360,56 @@ def satterthwaite(jackknifed: np.ndarray, n_units: int) -> float:
     return max(1.0, min(n_units - 1, 2 * n_units / excess)) if excess > 0 else n_units - 1
 
 
-def _with_few(parts: list[np.ndarray], drawn: float, variance: float, freedom: float, n: int) -> tuple[float, float]:
+def _with_few(
+    parts: list[np.ndarray], least: list[float], drawn: float, variance: float, freedom: float, n: int
+) -> tuple[float, float]:
     """The variance of a metric and its degrees of freedom, where some classes have few units.
 
     The part of a class of m units is the sum of squares of what leaving out each of them changes, with m - 1 degrees of
-    freedom: for an AUROC that is m / (m - 1) times DeLong's, which is too small for few units (as HC3 is of the
-    estimates of MacKinnon and White 1985). Of this, resamples show (m - 1) / m, so 1 / m of it is added. The variance
-    is a sum of parts, each an estimate with its own degrees of freedom (Welch 1947).
+    freedom: for an AUROC that is m / (m - 1) times DeLong's variance, which is too small for few units (this jackknife
+    is the HC3 of MacKinnon and White 1985). Resamples show about (m - 1) / m of it, so 1 / m of it is added. The
+    variance is a sum of parts, each an estimate with its own degrees of freedom (Welch 1947).
 
     Args:
         parts: of each such class, the influences of its units.
+        least: of each, the least that its part can be.
         drawn: variance over resamples.
         variance: the same, corrected for the number of all units.
         freedom: of it.
         n: number of all units.
     """
     sizes = [len(part) for part in parts]
-    own = [float(((part - part.mean()) ** 2).sum()) for part in parts]
-    variance = max(variance, drawn + sum(each / m for each, m in zip(own, sizes, strict=True)))
+    seen = [float(((part - part.mean()) ** 2).sum()) for part in parts]
+    own = [max(each, bound) for each, bound in zip(seen, least, strict=True)]
+    variance = max(variance, drawn + sum(each / m for each, m in zip(seen, sizes, strict=True)))
+    variance += sum(own) - sum(seen)
     rest = max(0.0, variance - sum(own))
     below = sum(each**2 / (m - 1) for each, m in zip(own, sizes, strict=True))
     below += rest**2 / max(1, n - sum(sizes) - 1)
     return variance, min(freedom, max(1.0, variance**2 / below)) if below > 0 else freedom
+
+
+def _right(predictions: Predictions, minus: Predictions | None) -> np.ndarray:
+    """Whether each row is right, less whether the other predictions are: [N]."""
+    right = (predictions.predicted == predictions.truth).astype(float)
+    return right if minus is None else right - (minus.predicted == minus.truth)
+
+
+def _least_of_recall(influence: np.ndarray, recall: float, lowest: float) -> float:
+    """The variance of one class's recall, or of a difference of two, with a best and a worst unit added to its m units.
+
+    Where all units are right, their influences are 0, which says nothing of the next one (Agresti and Caffo 2000; for a
+    difference Bonett and Price 2012).
+
+    Args:
+        influence: what leaving out each unit changes, [m].
+        recall: of the class.
+        lowest: of one unit; the highest is 1.
+    """
+    m = len(influence)
+    middle = (m * recall + 1 + lowest) / (m + 2)
+    squares = float(((influence - influence.mean()) ** 2).sum()) * (m - 1) ** 2 + m * (recall - middle) ** 2
+    return (squares + (1 - middle) ** 2 + (lowest - middle) ** 2) / (m + 2) ** 2
 
 
 def _widened(low: float, high: float, value: float, n: float, level: float) -> tuple[float, float]:

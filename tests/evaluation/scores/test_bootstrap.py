@@ -166,6 +166,31 @@ def test_groups_of_mixed_labels_that_leave_some_pure_still_say_something(size):
         assert max(high - low for low, high in found.values()) < 0.5
 
 
+@pytest.mark.parametrize(("sizes", "size"), [((5, 195), 1), ((10, 190), 1), ((4, 90, 90), 1), ((4, 12), 10)])
+def test_balanced_accuracy_and_its_difference_cover_the_truth_with_few_of_a_class(sizes, size):
+    """The rare class is right in 90% of its units and the others in 84%: often in all of it, which says it varies not.
+
+    Two probes are wrong in a tenth of these units each, and both in the others.
+    """
+    inside, ahead, C = 0, 0, len(sizes)
+    labels = np.repeat(np.arange(C), sizes)
+    for seed in range(WORLDS):
+        rng = np.random.default_rng([seed, *sizes])
+        wrong = rng.random(len(labels)) < np.where(labels == 0, 0.1, 0.16)
+        own = rng.random((2, len(labels))) < 0.1
+        probes = []
+        for mistaken in (wrong, wrong | own[0], wrong | own[1]):
+            predicted = np.where(mistaken, (labels + 1) % C, labels).repeat(size)
+            probes.append(Predictions(labels.repeat(size), predicted, np.eye(C)[predicted], C))
+        draws = Bootstrap(len(labels) * size, seed, np.arange(len(labels)).repeat(size), resamples=200)
+        low, high = draws.intervals(probes[0], names=["balanced_accuracy"])["balanced_accuracy"]
+        inside += low <= (0.9 + (C - 1) * 0.84) / C <= high
+        ends = paired_difference(probes[1], probes[2], "balanced_accuracy", draws)[1]
+        assert ends is not None
+        ahead += ends[0] <= 0 <= ends[1]
+    assert min(inside, ahead) >= binom.ppf(FALSE_ALARM, WORLDS, 0.95)
+
+
 @pytest.mark.parametrize("positives", [4, 12, 30])
 def test_the_error_of_an_auroc_is_delongs_and_its_freedom_welchs(positives):
     """DeLong et al. (1988): the variances of the placements of each class over its size; Welch (1947) for their sum.
