@@ -60,7 +60,7 @@ class Calibration:
         few = ""
         if self.groups is not None and losses:
             rows += f" in {self.groups:,} groups"
-            few = "; with so few, they tend to be too sure on new groups" if self.groups < FEW_GROUPS else ""
+            few = "; with so few, they may be too sure on new groups" if self.groups < FEW_GROUPS else ""
         if self.kind != OWN:
             held_out = f" (log loss on held-out folds: {losses})" if losses else ""
             return f"calibrated by {self.kind}, fitted on {rows}{held_out}{few}"

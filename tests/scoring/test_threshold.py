@@ -159,7 +159,7 @@ def test_rows_of_a_group_are_counted_together() -> None:
     assert "in 20 groups" in threshold_text(shared, "yes")
     assert "groups" not in threshold_text(alone, "yes")
     assert (alone.groups, shared.groups) == (None, len(np.unique(np.arange(800)[rows.splits == "validation"] // 40)))
-    assert f"of {shared.groups} groups: on new groups the rate may be higher" in threshold_text(shared, "yes")
+    assert f"from {shared.groups} groups; on new groups the rate may be higher" in threshold_text(shared, "yes")
 
 
 def test_what_cannot_be_chosen_is_refused_with_the_least_rate() -> None:
