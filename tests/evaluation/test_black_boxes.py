@@ -49,17 +49,17 @@ def rows_of(acts: Any, split: str) -> np.ndarray:
 
 @pytest.mark.parametrize("log_odds", [True, False])
 def test_the_calibration_is_logistic_regression_with_the_penalty_as_rows(acts: Any, log_odds: bool) -> None:
-    """`PRIOR_ROWS` rows, by the scores' own probabilities or evenly, and half of each squared bias, against scipy.
+    """`PRIOR_ROWS` rows, by the scores' own probabilities or by frequency, and half of each squared bias: scipy.
 
-    A bias is that at the mean score, around the log odds of the classes' frequencies where scores are log odds, else
-    around 0. Two biases b0 and b1 that sum to 0 cost (b1 - b0)^2 / 4.
+    A bias is that at the mean score, around the log odds of the classes' frequencies. Two biases b0 and b1 that sum to
+    0 cost (b1 - b0)^2 / 4.
     """
     box = judged(acts, log_odds=log_odds)
     chosen, labels = rows_of(acts, "validation"), acts.labels["kind"]
     x, y = box.values[chosen], labels[chosen]
-    own = expit(x) if log_odds else np.full(len(x), 0.5)
+    own = expit(x) if log_odds else np.full(len(x), (y.sum() + 1) / (len(y) + 2))
     weights = y + PRIOR_ROWS / len(x) * own, 1 - y + PRIOR_ROWS / len(x) * (1 - own)
-    level = np.log(weights[0].sum() / weights[1].sum()) if log_odds else 0.0
+    level = np.log(weights[0].sum() / weights[1].sum())
 
     def penalised(v: np.ndarray) -> float:
         odds = v[0] * (x - x.mean()) + level + v[1]

@@ -91,3 +91,35 @@ def test_differences_without_p_values_name_no_test(tmp_path: Path, acts: Activat
     found = compare([tmp_path / "logistic", tmp_path / "ridge"])
     assert found.differences[0].p_value is None
     assert "bootstrap" not in found.summary()
+
+
+@pytest.mark.parametrize("yes", [2, 4])
+def test_few_groups_of_a_class_are_counted_in_place_of_their_rows(yes: int, tmp_path: Path) -> None:
+    """Each split has 24 groups of five rows, `yes` of them of the second class: with 2 there is no interval."""
+    rng, row = np.random.default_rng(0), np.arange(3 * 24 * 5)
+    unit = row // 5
+    labels = (unit // 3 < yes).astype(int)
+    task = Task(
+        name="rare",
+        inputs=[f"text {i}" for i in row],
+        labels={"kind": labels},
+        label_names={"kind": ["no", "yes"]},
+        splits=np.array(["train", "validation", "test"])[unit % 3],
+        target="kind",
+        groups=unit,
+    )
+    acts = ActivationSet({("resid_pre", 0): torch.from_numpy(rng.normal(size=(len(row), D)) + labels[:, None])}, task)
+    for probe in ("ridge", "lda"):
+        train_probes(acts, probe=probe, C=None if probe == "lda" else [1.0], metric="auroc").save(tmp_path / probe)
+    found = ProbeResults.load(tmp_path / "ridge")
+    compared = compare([tmp_path / "ridge", tmp_path / "lda"])
+    assert found.quoted is not None
+    assert (found.meta["test_groups"], found.meta["test_rarest"]) == (24, yes)
+    assert (found.quoted.interval is None) == (yes == 2)
+    assert (compared.differences[0].interval is None) == (yes == 2)
+    for said in (found.summary(), compared.summary()):
+        assert f"{yes} test groups" in said
+    write_report([tmp_path / "ridge"], tmp_path / "page.html")
+    assert f"{yes} test groups" in (tmp_path / "page.html").read_text()
+    for to in ("card", "latex", "csv"):
+        found.export(to=to, out=tmp_path / to)
