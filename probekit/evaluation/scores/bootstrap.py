@@ -7,13 +7,14 @@ comes from the bootstrap over examples, or over complete groups (Efron 1979). Wi
 Student's t follow from the fourth moment of the groups' influences (Satterthwaite 1946): a few large or erring groups
 make few. So does a class of few examples, or of few groups, in the metrics that rank or average over classes: its part
 of the variance has as many degrees of freedom as it has units, less one, as in DeLong's variance of an AUROC (1988),
-and the parts are put together as Welch (1947) does. The interval of R2 ends at the highest R2 that predictions of so
-little variance can have (`regression.r2_ceiling`): 0 for a constant.
+and the parts are put together as Welch (1947) does. The part of a recall is at least that with one right and one wrong
+unit added. The interval of R2 ends at the highest R2 that predictions of so little variance can have
+(`regression.r2_ceiling`): 0 for a constant.
 
-`benchmarks/claims.py` measures how often the intervals hold the truth (docs/what-each-number-is-worth.md). Percentiles
-of the same bootstrap, plain or widened by Student's t, cover 83-92% of the time at an accuracy or AUROC of 0.95 with 20
-to 60 groups. Without the parts by class, intervals of an AUROC of 0.9 covered 81-90% with 5 to 10 examples of a class,
-and 84-90% with 5 to 10 groups; with them 92-94% and 96-100%.
+`benchmarks/claims.py` measures how often the intervals hold the truth (docs/what-each-number-is-worth.md). In earlier
+simulations, percentiles of the same bootstrap, plain or widened by Student's t, covered 83-92% of the time at an
+accuracy or AUROC of 0.95 with 20 to 60 groups; and without the parts by class, intervals of an AUROC of 0.9 covered
+81-90% with 5 to 10 examples of a class, and 84-90% with 5 to 10 groups.
 """
 
 import itertools
@@ -51,7 +52,7 @@ _SHARES = ("balanced_accuracy", "auroc", "average_precision", "f1", *ROC_RATES)
 SHARES = ("accuracy", *_SHARES)  # metrics from 0 to 1
 # Given the classes, the examples of each count by themselves.
 _BY_CLASS = ("balanced_accuracy", "auroc", "average_precision")
-# Units of a class from which its own degrees of freedom no longer matter: Student's t is then 2% above the normal's.
+# Units of a class from which its own degrees of freedom no longer matter: Student's t is then 2.5% above the normal's.
 MANY_OF_A_CLASS = 50
 _NO_INTERVAL = ("ece",)  # its estimate is biased upwards, and in a resample more so
 
