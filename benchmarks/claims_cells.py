@@ -5,6 +5,7 @@ A share is 1 where an interval, band or set holds the truth; a p-value is itself
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from probekit.causal.data import Effect
 from probekit.causal.results.view import doubt_of_use, largest_placebo
 from probekit.errors import UsageError
 from probekit.evaluation.by_position.chance import compare_with_chance
-from probekit.evaluation.compare.lead import paired_difference
+from probekit.evaluation.compare.lead import tested_difference
 from probekit.evaluation.results.row_scores import RowScores
 from probekit.evaluation.scores.alarms import rises_of
 from probekit.evaluation.scores.bootstrap import Bootstrap
@@ -28,25 +29,33 @@ from probekit.evaluation.scores.metrics import Predictions
 from probekit.report.sections.scores import BINS, reliability
 from probekit.scoring.calibrate import calibration_of
 from probekit.scoring.threshold import choose_threshold
+from probekit.side_by_side.data import RunDifference
+from probekit.side_by_side.differences import corrected
 
 Measured = dict[str, float]
 Ends = Any
 RATES = (0.01, 0.05)
 RANDOM_PLACEBOS = 20  # of each kind, as `causal --placebos` has
-LAYERS, POSITIONS, LABEL_SETS = 6, 8, 4
+OFFSET = 0.14
+METRICS = ("accuracy", "auroc")
+LAYERS, POSITIONS, LABEL_SETS, RUNS = 6, 8, 4, 4
 
 
 def holds(ends: Ends, value: float) -> float:
     return float("nan") if ends is None else float(ends[0] <= value <= ends[1])
 
 
+def width(ends: Ends) -> float:
+    return float("nan") if ends is None else float(ends[1] - ends[0])
+
+
 def of_curve(world: World, seed: int) -> Measured:
-    """Quoted score, lead, band, tied set, selection, probabilities and thresholds of one run of `train_probes`."""
+    """Quoted score, band, tied set, selection, probabilities and thresholds of one run of `train_probes`."""
     acts = draw(world, seed)
     options: Any = {"folds": world.folds} if world.folds else {}
     results: Any = pk.train_probes(acts, quick=True, seed=seed, **options)
-    metric, lead = results.headline, results.meta["lead"]
-    if world.folds:  # the true score of the procedure is the mean over all worlds
+    metric = results.headline
+    if world.folds:  # what it is held against is the procedure's mean estimate over all worlds
         value, ends = results.estimate
         return {"procedure": value, "low": np.nan, "high": np.nan} | dict(
             zip(("low", "high"), ends or (), strict=False)
@@ -54,10 +63,11 @@ def of_curve(world: World, seed: int) -> Measured:
     true = [truth(world, i, layer.probe) for i, layer in enumerate(results.layers)]
     of_metric = np.array([each[metric] for each in true])
     best = next(i for i, layer in enumerate(results.layers) if layer.place == results.best.place)
-    found = {f"{name} interval": holds(results.best.intervals.get(name), true[best][name]) for name in true[best]}
-    found["quoted interval"] = found.pop(f"{metric} interval")
-    baseline = of_metric[0] if lead["baseline"] == "embedding" else guess(world, metric)
-    found["lead"] = holds(lead["interval"], of_metric[best] - baseline)
+    found: Measured = {}
+    for name, value in true[best].items():
+        ends = results.best.intervals.get(name)
+        called = "quoted interval" if name == metric else f"{name} interval"
+        found |= {called: holds(ends, value), f"width of {called}": width(ends)}
     bands = [layer.band for layer in results.layers]
     inside = [holds(*pair) for pair in zip(bands, of_metric, strict=True)]
     found["band"] = float(np.min(inside)) if np.isfinite(inside).all() else float("nan")
@@ -68,6 +78,17 @@ def of_curve(world: World, seed: int) -> Measured:
     peeked = results.meta["optimism"]
     found["optimism, selected on test"] = peeked["value"] - of_metric[int(peeked["layer"].split(".")[1])]
     return found | (_of_scores(world, results, best) if world.classes == 2 else {})
+
+
+def of_lead(world: World, seed: int) -> Measured:
+    """The lead of the quoted score over the best baseline, of a run with one C."""
+    results: Any = pk.train_probes(draw(world, seed), C=1.0, quick=True, seed=seed)
+    metric, lead = results.headline, results.meta["lead"]
+    best = next(i for i, layer in enumerate(results.layers) if layer.place == results.best.place)
+    of_best, of_embedding = (truth(world, i, results.layers[i].probe)[metric] for i in (best, 0))
+    baseline = of_embedding if lead["baseline"] == "embedding" else guess(world, metric)
+    ends = lead["interval"]
+    return {"lead": holds(ends, of_best - baseline), "width of lead": width(ends)}
 
 
 def _of_scores(world: World, results: Any, best: int) -> Measured:
@@ -119,7 +140,7 @@ def _know_nothing(rng: np.random.Generator, truth_N: np.ndarray, layers: int) ->
 
 def of_grid(n: int, metric: str, seed: int) -> Measured:
     """The p-values of a grid of layers and positions, or heads, that know nothing."""
-    rng = np.random.default_rng([seed, n])
+    rng = np.random.default_rng([seed, n, METRICS.index(metric)])
     labels = rng.integers(2, size=n)
     found = compare_with_chance(
         [_know_nothing(rng, labels, LAYERS) for _ in range(POSITIONS)], metric, seed, [None] * POSITIONS
@@ -139,20 +160,76 @@ def of_label_sets(n: int, seed: int) -> Measured:
     return {f"smallest p of {LABEL_SETS} label sets": min(p)}
 
 
-def of_equals(n: int, groups: int | None, metric: str, seed: int) -> Measured:
-    """The difference of two probes of the same true score, as `compare` and the lead have it."""
-    rng = np.random.default_rng([seed, n, groups or 0])
+def of_score(positives: int, metric: str, apart: float, n: int, seed: int) -> Measured:
+    """The interval of a score with few examples of a class, of scores whose classes are so many deviations apart.
+
+    The threshold is `OFFSET` nearer to the first class than the middle, so that its recall is the lower one.
+    """
+    rng = np.random.default_rng([seed, n, positives, int(100 * apart)])
+    labels = (np.arange(n) < positives).astype(int)
+    scores = apart * (labels - 0.5) + rng.normal(size=n) + OFFSET
+    predictions = Predictions(labels, (scores > 0).astype(int), scores, 2)
+    recalls = ndtr(apart / 2 + OFFSET), ndtr(apart / 2 - OFFSET)
+    true = float(ndtr(apart / np.sqrt(2))) if metric == "auroc" else float(np.mean(recalls))
+    ends = Bootstrap(n, seed).intervals(predictions, names=[metric]).get(metric)
+    return {f"{metric} interval": holds(ends, true), f"width of {metric} interval": width(ends)}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two probes on the same rows, of which the second has an accuracy of 0.85.
+
+    Attributes:
+        ahead: by how much the accuracy of the first is higher.
+        alike: correlation of the noise of their scores.
+    """
+
+    ahead: float
+    alike: float
+
+
+PAIRS = {"equal": Pair(0.0, 0.5), "nearly the same, 0.02 ahead": Pair(0.02, 0.99)}
+
+
+def of_difference(n: int, groups: int | None, metric: str, pair: Pair, seed: int) -> Measured:
+    """The difference of two probes: its interval, and its p-value if they are equal, as the lead and `compare` do."""
+    apart = [2 * float(norm.ppf(0.85 + ahead)) for ahead in (pair.ahead, 0)]
+    rng = np.random.default_rng([seed, n, groups or 0, METRICS.index(metric), int(100 * pair.alike)])
+    if (drawn := _probes(rng, n, groups, apart, pair.alike)) is None:
+        return {"difference interval": float("nan")}
+    probes, bootstrap = drawn[0], Bootstrap(n, seed, drawn[1])
+    _, ends, p = tested_difference(probes[0], probes[1], metric, bootstrap)
+    true = pair.ahead if metric == "accuracy" else float(np.diff([-ndtr(each / np.sqrt(2)) for each in apart])[0])
+    found = {"difference interval": holds(ends, true), "width of difference interval": width(ends)}
+    return found if pair.ahead else found | {"p of a difference": float("nan") if p is None else p}
+
+
+def of_runs(n: int, metric: str, seed: int) -> Measured:
+    """The smallest corrected p-value of the differences of four equal runs."""
+    rng = np.random.default_rng([seed, n, METRICS.index(metric)])
+    drawn = _probes(rng, n, None, [2 * float(norm.ppf(0.85))] * RUNS, 0.5)
+    assert drawn is not None
+    bootstrap, differences = Bootstrap(n, seed), []
+    for i, j in combinations(range(RUNS), 2):
+        ahead, ends, p = tested_difference(drawn[0][i], drawn[0][j], metric, bootstrap)
+        differences.append(RunDifference(i, j, ahead, ends, p, p, "paired", "bootstrap", n))
+    return {"p of four runs": min(p for each in corrected(differences) if (p := each.corrected) is not None)}
+
+
+def _probes(
+    rng: np.random.Generator, n: int, groups: int | None, apart: list[float], alike: float
+) -> tuple[list[Predictions], np.ndarray | None] | None:
+    """Predictions of probes whose classes are so far apart, and the groups; None where a class does not occur."""
     group = np.arange(n) * (groups or n) // n
     labels = rng.integers(2, size=group[-1] + 1)[group]
     if len(np.unique(labels)) < 2:
-        return {"difference interval": float("nan")}
-    probes = []
-    shared = _grouped(rng, group)
-    for _ in range(2):
-        scores = 2 * norm.ppf(0.85) * (labels - 0.5) + np.sqrt(0.5) * (shared + _grouped(rng, group))
+        return None
+    probes, shared = [], _grouped(rng, group)
+    for strength in apart:
+        error = np.sqrt(alike) * shared + np.sqrt(1 - alike) * _grouped(rng, group)
+        scores = strength * (labels - 0.5) + error
         probes.append(Predictions(labels, (scores > 0).astype(int), scores, 2))
-    ends = paired_difference(probes[0], probes[1], metric, Bootstrap(n, seed, None if groups is None else group))[1]
-    return {"difference interval": holds(ends, 0.0)}
+    return probes, None if groups is None else group
 
 
 def _grouped(rng: np.random.Generator, group: np.ndarray) -> np.ndarray:
@@ -160,7 +237,7 @@ def _grouped(rng: np.random.Generator, group: np.ndarray) -> np.ndarray:
     return own if group[-1] == len(group) - 1 else np.sqrt(0.5) * (own + rng.normal(size=group[-1] + 1)[group])
 
 
-def by_the_rule(effect: Effect, _: list[float]) -> bool:
+def by_the_rule(effect: Effect, placebos: list[float]) -> bool:
     """Whether the tool says that the direction is used."""
     low = None if effect.interval is None else effect.interval[0]
     return not doubt_of_use(
@@ -168,9 +245,9 @@ def by_the_rule(effect: Effect, _: list[float]) -> bool:
     )
 
 
-def of_any_size(effect: Effect, _: list[float]) -> bool:
+def of_any_size(effect: Effect, placebos: list[float]) -> bool:
     """The same without a least size."""
-    return by_the_rule(replace(effect, flip_rate=1.0), _)
+    return by_the_rule(replace(effect, flip_rate=1.0), placebos)
 
 
 def above_one_placebo(effect: Effect, placebos: list[float]) -> bool:
