@@ -15,7 +15,7 @@ from claims_worlds import TRAIN, VALIDATION, D, World
 from probekit.causal.results.view import LEAST_EFFECT, LEAST_FLIPS
 from probekit.evaluation.results.report import FEW_FOLDED_ROWS
 from probekit.evaluation.scores.bootstrap import class_note, groups_note
-from probekit.scoring.threshold import FEW_GROUPS
+from probekit.scoring.threshold import FEW_VALIDATION_GROUPS
 
 Records = Mapping[str, Any]
 WORLDS = {str(world): world for world in [*SIGNAL, *FOLDS, *CHANCE]}
@@ -90,7 +90,7 @@ def _of_probabilities(setting: str) -> str:
         return ""
     units = round(VALIDATION * world.groups / world.n)
     few = f'"in {units} groups ...; with so few, they may be too sure on new groups"'
-    return few if units < FEW_GROUPS else ""
+    return few if units < FEW_VALIDATION_GROUPS else ""
 
 
 def _of_thresholds(setting: str) -> str:
@@ -99,7 +99,9 @@ def _of_thresholds(setting: str) -> str:
         return ""
     units = round(VALIDATION * world.groups / world.n / (1 if world.mixed else 2))  # of those of the first class
     return (
-        f'"chosen on negatives from {units} groups; on new groups the rate may be higher"' if units < FEW_GROUPS else ""
+        f'"chosen on negatives from {units} groups; on new groups the rate may be higher"'
+        if units < FEW_VALIDATION_GROUPS
+        else ""
     )
 
 

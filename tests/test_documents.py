@@ -57,6 +57,7 @@ NOT_RUN = {
     "needs vLLM": 4,
     "needs vllm-lens": 1,
     "takes a minute": 17,
+    "takes a minute or two": 1,
 }
 
 

@@ -15,7 +15,7 @@ from probekit.evaluation.fits.predict import log_probabilities
 from probekit.evaluation.results.row_scores import RowScores
 from probekit.probes.base import probabilities
 from probekit.probes.calibration import fit_scale
-from probekit.scoring.threshold import FEW_GROUPS
+from probekit.scoring.threshold import FEW_VALIDATION_GROUPS
 
 OWN, TEMPERATURE, BIASED = "none", "temperature", "temperature and a bias for each class"
 FOLDS = 5
@@ -60,7 +60,7 @@ class Calibration:
         few = ""
         if self.groups is not None and losses:
             rows += f" in {self.groups:,} groups"
-            few = "; with so few, they may be too sure on new groups" if self.groups < FEW_GROUPS else ""
+            few = "; with so few, they may be too sure on new groups" if self.groups < FEW_VALIDATION_GROUPS else ""
         if self.kind != OWN:
             held_out = f" (log loss on held-out folds: {losses})" if losses else ""
             return f"calibrated by {self.kind}, fitted on {rows}{held_out}{few}"

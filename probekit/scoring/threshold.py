@@ -28,7 +28,7 @@ from probekit.text import counted
 # With fewer, their number is said beside thresholds and calibrations. In `benchmarks/claims.py` a
 # rate of 5% was 13% on new groups, on average, with 4 groups of negatives, 8% with 8, 7% with 15 and 5% with 75. The
 # true log odds rose by 0.65 of what was said with 8 groups, by 0.8 with 15, 0.9 with 30 and 1.0 with 150.
-FEW_GROUPS = 50
+FEW_VALIDATION_GROUPS = 50
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ def threshold_text(threshold: ChosenThreshold, positive: str) -> str:
     each = "score" if threshold.of != "conversation" else "running score at any token"
     of = f" of {threshold.of}s" if threshold.of != "text" else ""
     few = ""
-    if threshold.groups is not None and threshold.groups < FEW_GROUPS:
+    if threshold.groups is not None and threshold.groups < FEW_VALIDATION_GROUPS:
         few = f" (chosen on negatives from {counted(threshold.groups, 'group')}; on new groups the rate may be higher)"
     found = (
         f"flagged: {each} >= {threshold.value:.4g}, chosen on validation for a false-positive rate of "
