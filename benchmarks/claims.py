@@ -6,7 +6,7 @@
 A cell has its own multiple of `--worlds`. Each is written as soon as it is measured, so that a run that was stopped
 goes on. Where a record has fewer worlds than are asked for, only the others are measured and the two are put together;
 `--again` measures all of them, which a change of the code of a cell needs. `--only` takes the cells whose name contains
-a word. All cells take two hours of one core.
+a word. A record of more worlds than are asked for is kept. All cells take two hours of one core.
 """
 
 import argparse

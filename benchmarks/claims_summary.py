@@ -84,7 +84,10 @@ STATEMENTS = [
     Statement("the tied set has the best layer, no groups", of("curve", BALANCED), TIED),
     Statement("the tied set has the best layer, 20 named groups or more", of("curve", NAMED), TIED),
     Statement("the lead over the best baseline, balanced classes or numbers, no groups", of("lead", BALANCED), LEAD),
-    Statement("the lead over the best baseline, 20 named groups or more", of("lead", NAMED), LEAD),
+    Statement("the lead over the best baseline, classes, 20 named groups or more", of("lead", EVEN), LEAD),
+    Statement(
+        "the lead of an R2 over the best baseline, 20 named groups", of("lead", sorted({*NAMED} - {*EVEN})), LEAD
+    ),
     Statement("the lead in AUROC, 5% positive", of("lead", [*RARE.values()]), LEAD, FEW_SAID),
     Statement("the lead over the best baseline, 5 named groups", of("lead", [f"{N}, 5 groups"]), LEAD, FEW_SAID),
     Statement("the difference of two equal probes or runs", [f"{each}, equal" for each in PROBES], DIFFERENCE),
