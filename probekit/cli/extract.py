@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 MODEL = (
     "A Hub name such as gpt2, a local folder, agreement-gpt2, a function of your own (module.py:make_model), or a "
-    f"world's model, which is trained on first use: {', '.join(worlds.MODELS)}."
+    f"world's model, which is trained on first use: {', '.join(worlds.MODELS)}; or the name of a compiled task."
 )
 DATASET = (
-    f"sst2, {', '.join(worlds.TASKS)}, a Hub name, a file or folder of CSV, TSV, JSONL, Parquet or CoNLL-U, or - for "
-    "standard input."
+    f"sst2, {', '.join((*worlds.TASKS, *worlds.COMPILED))}, "
+    "a Hub name, a file or folder of CSV, TSV, JSONL, Parquet or CoNLL-U, or - for standard input."
 )
 ORDER = """
     model dataset points layers position text_column label_column limit out dry_run

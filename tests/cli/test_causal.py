@@ -127,9 +127,9 @@ def test_at_all_tokens_the_methods_are_those_that_can_edit_them(job: list[str], 
 
 @pytest.mark.usefixtures("blank_pictures")
 def test_every_picture_is_named(job: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    from probekit.causal.curve import grids
+    from probekit.causal.patching import patching
 
-    monkeypatch.setattr(grids, "POINTS", ("resid_pre",))
+    monkeypatch.setattr(patching, "POINTS", ("resid_pre",))
     both = [*job, "--layer", "1", "--method", "erase,patch"]
     assert run([*both, "--json"]) == 0
     named = json.loads(capsys.readouterr().out)["pictures"]

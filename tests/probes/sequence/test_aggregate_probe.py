@@ -151,9 +151,10 @@ def test_the_fitted_temperature_has_the_lowest_loss(marked_class):
 
     def loss(v) -> float:
         pooled = np.array([softmax(v[0] / unit * scores) @ scores for scores in of_tokens])
-        z = v[1] / unit * (pooled - pooled.mean()) + v[2]
-        sure, prior = np.logaddexp(0, -z * (2 * y - 1)).sum(), 5 / len(y) * (np.abs(z) + 2 * np.log1p(np.exp(-abs(z))))
-        return float(sure + prior.sum() + v[2] ** 2 / 4)
+        z, share = v[1] / unit * (pooled - pooled.mean()) + v[2], y.mean()
+        prior = 10 / len(y) * (share * np.logaddexp(0, -z) + (1 - share) * np.logaddexp(0, z))
+        bias = v[2] - np.log(share / (1 - share))  # around the frequencies of the classes
+        return float(np.logaddexp(0, -z * (2 * y - 1)).sum() + prior.sum() + bias**2 / 4)
 
     sharpness, slope = float(probe.sharpness_[0]), float(probe.slope_[0])
     pooled = np.array([softmax(sharpness * scores) @ scores for scores in of_tokens])
