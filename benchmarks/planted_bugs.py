@@ -1123,8 +1123,8 @@ BUGS = [
     bug(
         "full-vector-counts-at-the-output",
         "tests/causal/curve tests/worlds tests/battery",
-        " and Place(layer.point, layer.layer) != output",
-        "",
+        " and Place(layer.point, layer.layer) != output\n        if may_count",
+        "\n        if may_count",
     ),
     bug(
         "program-without-query-weights",

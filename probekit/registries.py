@@ -15,6 +15,8 @@ MODELS: dict[str, Callable[[bool, bool | None], Path]] = {}
 Without weights the folder needs only config.json and the tokenizer. Progress is as in `load_model`.
 """
 
+COMPILED = "compiled-"  # how the names of compiled models and their tasks begin
+
 TASKS: dict[str, Callable[..., Any]] = {}
 """Task name -> a function of (seed) that returns the `Task`."""
 

@@ -10,8 +10,8 @@ from probekit.options.check import check_whole
 from probekit.options.engine import ProgressOptions
 from probekit.options.kinds import Kind, names, whole
 from probekit.options.option import READ, Options, option
+from probekit.registries import COMPILED
 
-COMPILED = "compiled-"  # how their names begin
 LEAST_TEXTS, MOST_TEXTS = 300, 100_000  # with fewer, verdicts are wrong for want of texts
 
 

@@ -25,7 +25,7 @@ from probekit.evaluation.scores.rates import (
 )
 from probekit.text import counted
 
-# With fewer, their number is said beside thresholds and calibrations. In `benchmarks/claims.py` a
+# With fewer, thresholds and calibrations say how many. In `benchmarks/claims.py` a
 # rate of 5% was 13% on new groups, on average, with 4 groups of negatives, 8% with 8, 7% with 15 and 5% with 75. The
 # true log odds rose by 0.65 of what was said with 8 groups, by 0.8 with 15, 0.9 with 30 and 1.0 with 150.
 FEW_VALIDATION_GROUPS = 50

@@ -154,9 +154,9 @@ def curve_of(
         used_by += ["das"] if is_of_answers and learned is not None and effect_shows_use(learned) else []
         full = tested.get(("interchange", FULL, None, layer.place))
         # At the output of the last block the full vector is the answer itself.
-        may_be = is_of_answers and not (is_read or used_by) and Place(layer.point, layer.layer) != output
-        may_be = may_be and is_absent(interval, baseline)
-        used_by = [FULL] if may_be and full is not None and effect_shows_use(full) else used_by
+        may_count = is_of_answers and is_absent(interval, baseline) and Place(layer.point, layer.layer) != output
+        if may_count and not (is_read or used_by) and full is not None and effect_shows_use(full):
+            used_by = [FULL]
         curve.append(
             CausalLayer(
                 point=layer.point,

@@ -42,7 +42,7 @@ LEAST_GROUPS = 5  # with fewer, there are no intervals
 FEW_GROUPS = 20  # with fewer, the number of groups is said beside them
 # With 2 units of a class, Student's t has about one degree of freedom, and intervals of an AUROC are [0, 1] in effect.
 LEAST_OF_A_CLASS = 3  # with fewer, metrics that rank or average over classes have no interval
-FEW_OF_A_CLASS = 20  # test rows, or groups, of the rarest class; with fewer, their number is said beside intervals
+FEW_OF_A_CLASS = 20  # test rows, or groups, of the rarest class; with fewer, a note says how many
 _CHUNK = 125_000  # weights held at once: 1 MB, which stay in the cache; twice or half as many are no faster
 _LEAST_CHUNK = 32  # resamples held at once, however many examples; fewer make every sum slow
 # The ceiling of R2 is worked out below this value only. It is 0.75 where the predictions have half of the truth's
@@ -323,7 +323,7 @@ def groups_note(n_groups: int | None) -> str:
 
 
 def class_note(metric: str, rarest: int | None, grouped: bool = False) -> str:
-    """The sentence beside intervals that rest on few units of the rarest class, or that too few lack; "" for more.
+    """The note on intervals that rest on few units of the rarest class, or that are missing for want of them, or "".
 
     Args:
         metric: the headline; an accuracy does not depend on the classes.

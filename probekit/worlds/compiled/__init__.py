@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from probekit.errors import UsageError, nearest
+from probekit.registries import COMPILED
 
 if TYPE_CHECKING:
     from probekit.tasks.base import Task
@@ -21,8 +22,7 @@ FILES = (
     *("reverse", "fraction", "histogram", "sort", "brackets", "palindrome", "names"),
     *("xor", "addition", "copies"),
 )
-PREFIX = "compiled-"
-NAMES = tuple(PREFIX + file for file in FILES)
+NAMES = tuple(COMPILED + file for file in FILES)
 
 
 def compiled_model(name: str) -> "Compiled":
@@ -33,7 +33,7 @@ def compiled_model(name: str) -> "Compiled":
     """
     if name not in NAMES:
         raise UsageError(f"no compiled model {name!a}; {nearest(str(name), NAMES)}")
-    return importlib.import_module(f"probekit.worlds.compiled.{name.removeprefix(PREFIX)}").COMPILED
+    return importlib.import_module(f"probekit.worlds.compiled.{name.removeprefix(COMPILED)}").COMPILED
 
 
 def compiled_task(name: str, **options: Any) -> "Task":
